@@ -1,0 +1,1 @@
+"""Kronos: a Kubernetes operator that trains models on shared accelerator clusters."""

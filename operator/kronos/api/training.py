@@ -1,0 +1,169 @@
+"""The parts of a job that the trainer needs as well: model, data, optimization, reproducibility."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from kronos.api.base import Model
+
+
+def _rules(*rules: tuple[str, str]) -> dict[str, Any]:
+    """CEL rules for the API server, as the schema extension that CRDs use."""
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
+
+
+class Model_(Model):  # noqa: N801 - `Model` is the base class; on the wire the field is `model`
+    """The shape of the model."""
+
+    model_config = {
+        "json_schema_extra": _rules(
+            (
+                "self.hiddenSize % self.attentionHeads == 0",
+                "hiddenSize must be a multiple of attentionHeads; change one of them",
+            ),
+            (
+                "!has(self.keyValueHeads) || self.attentionHeads % self.keyValueHeads == 0",
+                "attentionHeads must be a multiple of keyValueHeads; change one of them",
+            ),
+            (
+                "self.hiddenSize % (2 * self.attentionHeads) == 0",
+                "hiddenSize / attentionHeads must be even (rotary positions turn pairs); change one of them",
+            ),
+        )
+    }
+
+    architecture: Literal["decoder"] = "decoder"
+    """Kind of model; `decoder` is a decoder-only transformer with rotary positions and a gated feed-forward."""
+    layers: int = Field(ge=1, le=10_000)
+    """Number of transformer blocks."""
+    hidden_size: int = Field(ge=2, le=1_000_000)
+    """Width of the residual stream."""
+    attention_heads: int = Field(ge=1, le=10_000)
+    """Query heads per block; must divide hiddenSize."""
+    key_value_heads: int | None = Field(default=None, ge=1, le=10_000)
+    """Key and value heads per block (grouped-query attention); must divide attentionHeads. Default: attentionHeads."""
+    feed_forward_size: int | None = Field(default=None, ge=1, le=10_000_000)
+    """Width of the feed-forward layer. Default: 4 x hiddenSize."""
+    vocabulary_size: int = Field(default=256, ge=2, le=100_000_000)
+    """Number of token ids. Text is read as bytes, so 256 is the least that text needs."""
+    sequence_length: int = Field(ge=2, le=100_000_000)
+    """Tokens per training sequence."""
+    tied_embeddings: bool = False
+    """Share one matrix between the token embedding and the output head."""
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads, with the default filled in."""
+        return self.key_value_heads or self.attention_heads
+
+    @property
+    def ffn_size(self) -> int:
+        """Feed-forward width, with the default filled in."""
+        return self.feed_forward_size or 4 * self.hidden_size
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.attention_heads
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        if self.hidden_size % (2 * self.attention_heads):
+            raise ValueError(f"hiddenSize {self.hidden_size} must be an even multiple of {self.attention_heads} heads")
+        if self.attention_heads % self.kv_heads:
+            raise ValueError(f"attentionHeads {self.attention_heads} must be a multiple of keyValueHeads {self.kv_heads}")
+        return self
+
+
+class PersistentVolumeClaimSource(Model):
+    """A PersistentVolumeClaim in the job's namespace."""
+
+    claim_name: str = Field(min_length=1, max_length=253)
+    """Name of the claim."""
+
+
+class HostPathSource(Model):
+    """A folder of the node; every node must offer the same content."""
+
+    path: str = Field(pattern="^/", max_length=4096)
+    """Absolute path on the node."""
+
+
+class Volume(Model):
+    """Where a folder comes from; exactly one kind."""
+
+    model_config = {
+        "json_schema_extra": _rules(
+            (
+                "[has(self.persistentVolumeClaim), has(self.hostPath)].filter(x, x).size() == 1",
+                "give exactly one of persistentVolumeClaim and hostPath",
+            )
+        )
+    }
+
+    persistent_volume_claim: PersistentVolumeClaimSource | None = None
+    """A PersistentVolumeClaim in the job's namespace."""
+    host_path: HostPathSource | None = None
+    """A folder of the node, for development clusters and nodes that mount a shared file system."""
+
+
+FilePattern = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class Data(Model):
+    """What to train on."""
+
+    path: str = Field(pattern="^/", max_length=4096)
+    """Absolute path, inside the training pods, of the folder (or one file) to read."""
+    format: Literal["text"] = "text"
+    """`text`: files are read as bytes, each byte one token."""
+    include: tuple[FilePattern, ...] = Field(default=("**/*",), min_length=1, max_length=64)
+    """Shell patterns, relative to path, of the files to read; files are taken in the order of their names."""
+    volume: Volume | None = None
+    """Volume mounted at path, read-only. Without it the image must hold the data."""
+
+
+class Optimization(Model):
+    """How the weights are updated."""
+
+    model_config = {
+        "json_schema_extra": _rules(
+            ("self.warmupSteps <= self.steps", "warmupSteps must not exceed steps; lower warmupSteps"),
+        )
+    }
+
+    global_batch_size: int = Field(ge=1, le=100_000_000)
+    """Sequences per optimizer step over all ranks."""
+    steps: int = Field(ge=1, le=1_000_000_000)
+    """Optimizer steps to train for."""
+    optimizer: Literal["AdamW"] = "AdamW"
+    """The optimizer."""
+    learning_rate: float = Field(default=3e-4, gt=0, le=100)
+    """Peak learning rate, reached after the warm-up."""
+    minimum_learning_rate_ratio: float = Field(default=0.1, ge=0, le=1)
+    """Learning rate at the last step, as a fraction of the peak; the decay between is a cosine."""
+    warmup_steps: int = Field(default=0, ge=0, le=1_000_000_000)
+    """Steps over which the learning rate rises linearly from zero."""
+    weight_decay: float = Field(default=0.1, ge=0, le=100)
+    """Decoupled weight decay on matrices (not on norms)."""
+    gradient_clip_norm: float | None = Field(default=None, gt=0)
+    """Scale gradients down to this global L2 norm when they exceed it. Default: no clipping."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of the forward and backward pass; masters, gradients' sums and optimizer state stay fp32."""
+
+    @model_validator(mode="after")
+    def _warmup_fits(self) -> Self:
+        if self.warmup_steps > self.steps:
+            raise ValueError(f"warmupSteps {self.warmup_steps} must not exceed steps {self.steps}")
+        return self
+
+
+class Reproducibility(Model):
+    """How far a run can be repeated bit for bit."""
+
+    mode: Literal["Off", "Deterministic"] = "Off"
+    """`Deterministic`: seeds, algorithms and reduction order are fixed, so the same layout gives the same bits."""
+    seed: int = Field(default=0, ge=0, le=2**53 - 1)
+    """Seed of the initial weights and of the data order."""
