@@ -12,7 +12,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from kronos.api.base import Model
-from kronos.api.training import Data, Model_, Optimization, Reproducibility
+from kronos.api.training import Data, ModelShape, Optimization, Reproducibility
 
 Schedule = Literal["None", "GPipe", "1F1B"]
 
@@ -81,7 +81,7 @@ class Plan(Model):
     job: str
     attempt: int = Field(ge=1)
     """1 for the first launch of the gang; each restart adds one."""
-    model: Model_
+    model: ModelShape
     data: Data
     optimization: Optimization
     reproducibility: Reproducibility

@@ -14,7 +14,7 @@ def _rules(*rules: tuple[str, str]) -> dict[str, Any]:
     return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
 
 
-class Model_(Model):  # noqa: N801 - `Model` is the base class; on the wire the field is `model`
+class ModelShape(Model):
     """The shape of the model."""
 
     model_config = {
