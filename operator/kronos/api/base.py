@@ -32,6 +32,16 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(seconds=sum(int(number) * _UNIT_SECONDS[unit] for number, unit in parts))
 
 
+def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
+    """CEL rules for the API server, each (expression, message), as the schema extension that CRDs use."""
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in pairs]}
+
+
+def list_map(key: str) -> dict[str, Any]:
+    """Marks a list of objects as a map by one of their fields, so that server-side apply merges it by that key."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
+
 class Model(BaseModel):
     """Immutable, camelCase on the wire, snake_case in Python, unknown fields are errors."""
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from kronos.api.base import Model
-
-
-def _rules(*rules: tuple[str, str]) -> dict[str, Any]:
-    """CEL rules for the API server, as the schema extension that CRDs use."""
-    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
+from kronos.api.base import Model, rules
 
 
 class ModelShape(Model):
     """The shape of the model."""
 
     model_config = {
-        "json_schema_extra": _rules(
+        "json_schema_extra": rules(
             (
                 "self.hiddenSize % self.attentionHeads == 0",
                 "hiddenSize must be a multiple of attentionHeads; change one of them",
@@ -95,7 +90,7 @@ class Volume(Model):
     """Where a folder comes from; exactly one kind."""
 
     model_config = {
-        "json_schema_extra": _rules(
+        "json_schema_extra": rules(
             (
                 "[has(self.persistentVolumeClaim), has(self.hostPath)].filter(x, x).size() == 1",
                 "give exactly one of persistentVolumeClaim and hostPath",
@@ -129,7 +124,7 @@ class Optimization(Model):
     """How the weights are updated."""
 
     model_config = {
-        "json_schema_extra": _rules(
+        "json_schema_extra": rules(
             ("self.warmupSteps <= self.steps", "warmupSteps must not exceed steps; lower warmupSteps"),
         )
     }

@@ -1,0 +1,255 @@
+"""KronosTrainingJob: what people write."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from kronos.api.base import Duration, Model, list_map, rules
+from kronos.api.training import Data, ModelShape, Optimization, Reproducibility, Volume
+
+Degree = Annotated[int, Field(ge=1, le=1_000_000)]
+LevelName = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
+
+NAME_LIMIT = 48
+"""Longest job name: pods are called <job>-<attempt>-<member>, and the kubelet makes that a host name (63 at most)."""
+
+_DEGREES = ("dataParallel", "shardedDataParallel", "tensorParallel", "pipelineParallel")
+_PRODUCT = " * ".join(f"(has(self.strategy.{name}) ? self.strategy.{name} : 1)" for name in _DEGREES)
+_BATCH_RANKS = " * ".join(f"(has(self.strategy.{name}) ? self.strategy.{name} : 1)" for name in _DEGREES[:2])
+
+
+class Accelerators(Model):
+    """How many accelerators, and of which kind."""
+
+    model_config = {
+        "json_schema_extra": rules(("self.min <= self.max", "min must not exceed max; lower min or raise max"))
+    }
+
+    resource: str = Field(default="nvidia.com/gpu", min_length=1, max_length=317)
+    """Extended resource to ask nodes for, as named in the fabric."""
+    min: int = Field(default=1, ge=1, le=1_000_000)
+    """Fewest accelerators that the job may run on."""
+    max: int = Field(ge=1, le=1_000_000)
+    """Most accelerators that the job may use."""
+
+
+class Strategy(Model):
+    """How the model is split. Degrees left out are chosen in mode Auto and are 1 in mode Fixed."""
+
+    model_config = {
+        "json_schema_extra": rules(
+            (
+                "self.mode != 'Fixed' || has(self.dataParallel) || has(self.shardedDataParallel) || "
+                "has(self.tensorParallel) || has(self.pipelineParallel)",
+                "mode Fixed needs at least one degree; give one or use mode Auto",
+            ),
+        )
+    }
+
+    mode: Literal["Auto", "Fixed"] = "Auto"
+    """`Auto`: Kronos chooses every degree that isn't given here. `Fixed`: degrees that aren't given are 1."""
+    objective: Literal["Time", "Efficiency", "Memory"] = "Time"
+    """What the choice minimises: time per step, time per step x accelerators, or memory per accelerator."""
+    data_parallel: Degree | None = None
+    """Pin the number of replicas."""
+    sharded_data_parallel: Degree | None = None
+    """Pin the number of ranks over which weights, gradients and optimizer state are sharded."""
+    tensor_parallel: Degree | None = None
+    """Pin the number of ranks that share each matrix multiplication; must divide the attention heads."""
+    pipeline_parallel: Degree | None = None
+    """Pin the number of pipeline stages; at most the number of layers."""
+
+
+class PlacementRules(Model):
+    """Where the gang may run. Level names are those of the fabric, and `node`."""
+
+    fabric: LevelName = "default"
+    """Name of the KronosFabric that describes the network."""
+    required: LevelName | None = None
+    """The whole gang must be inside one domain of this level."""
+    preferred: LevelName | None = None
+    """The whole gang should be inside one domain of this level where possible."""
+    tensor_parallel_within: LevelName | None = None
+    """Each tensor-parallel group must be inside one domain of this level. Default: the narrowest that can hold it."""
+
+
+class Checkpoint(Model):
+    """When and where training state is saved."""
+
+    every_steps: int = Field(ge=1, le=1_000_000_000)
+    """Save after each this many steps, and at the end."""
+    keep: int = Field(default=2, ge=1, le=1000)
+    """Complete checkpoints to keep; older ones are deleted."""
+    volume: Volume
+    """Volume that every member of the gang can write and read."""
+
+
+class Scheduling(Model):
+    """When the job runs."""
+
+    suspend: bool = False
+    """True keeps the job from starting, or stops it after a checkpoint; false lets it go on."""
+    start_timeout: Duration = "10m"
+    """A gang that isn't training this long after its place was reserved gives the place back and queues again."""
+
+
+class Restart(Model):
+    """What happens when a gang fails."""
+
+    backoff_limit: int = Field(default=3, ge=0, le=1000)
+    """Times that the gang may be started again after a failure of the training itself; after that the job is Failed."""
+
+
+class EnvironmentVariable(Model):
+    """One environment variable."""
+
+    name: str = Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)
+    """Name of the variable; names that begin with KRONOS_ are the operator's."""
+    value: str = Field(default="", max_length=32768)
+    """Its value."""
+
+
+class Toleration(Model):
+    """A taint that the pods tolerate, as in a pod's spec."""
+
+    key: str | None = Field(default=None, max_length=317)
+    """Taint key; all keys when left out (operator Exists)."""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    """How value is compared."""
+    value: str | None = Field(default=None, max_length=63)
+    """Taint value."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """Taint effect; all effects when left out."""
+
+
+Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=32)]
+LabelValue = Annotated[str, Field(max_length=63)]
+
+
+class MemberResources(Model):
+    """What each accelerator's process needs besides the accelerator; a pod asks for this times its accelerators."""
+
+    cpu: Quantity | None = None
+    """CPU per accelerator, such as `4` or `500m`."""
+    memory: Quantity | None = None
+    """Memory per accelerator, such as `16Gi`."""
+
+
+class Template(Model):
+    """The pods' details."""
+
+    image: str = Field(default="kronos/trainer:0.1", min_length=1, max_length=1024)
+    """Image with the trainer."""
+    env: tuple[EnvironmentVariable, ...] = Field(default=(), max_length=256, json_schema_extra=list_map("name"))
+    """Environment variables of the trainer."""
+    per_accelerator: MemberResources | None = None
+    """CPU and memory requests per accelerator."""
+    node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
+    """Labels that nodes must have."""
+    tolerations: tuple[Toleration, ...] = Field(default=(), max_length=64)
+    """Taints that the pods tolerate."""
+    service_account_name: str | None = Field(default=None, max_length=253)
+    """Service account of the pods; its token is never mounted."""
+
+
+def _immutable(*fields: str) -> list[tuple[str, str]]:
+    """Transition rules: these fields of the spec can't change after the job was created."""
+    return [
+        (
+            f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})",
+            f"{field} can't be changed after the job was created; create a new job instead",
+        )
+        for field in fields
+    ]
+
+
+class TrainingJobSpec(Model):
+    """What to train, on what, and how."""
+
+    model_config = {
+        "json_schema_extra": rules(
+            (
+                f"self.strategy.mode != 'Fixed' || ({_PRODUCT}) >= self.accelerators.min",
+                "the strategy's degrees multiply to fewer ranks than accelerators.min; raise a degree or lower min",
+            ),
+            (
+                f"({_PRODUCT}) <= self.accelerators.max",
+                "the strategy's degrees multiply to more ranks than accelerators.max; lower a degree or raise max",
+            ),
+            (
+                "!has(self.strategy.tensorParallel) || "
+                "self.model.attentionHeads % self.strategy.tensorParallel == 0",
+                "tensorParallel must divide model.attentionHeads; change one of them",
+            ),
+            (
+                "!has(self.strategy.tensorParallel) || !has(self.model.keyValueHeads) || "
+                "self.model.keyValueHeads % self.strategy.tensorParallel == 0",
+                "tensorParallel must divide model.keyValueHeads; change one of them",
+            ),
+            (
+                "!has(self.strategy.pipelineParallel) || self.strategy.pipelineParallel <= self.model.layers",
+                "pipelineParallel must not exceed model.layers; lower it",
+            ),
+            (
+                "!has(self.strategy.pipelineParallel) || self.strategy.pipelineParallel == 1 || "
+                "!self.model.tiedEmbeddings",
+                "tiedEmbeddings puts the embedding and the head on one stage; use pipelineParallel 1 or untie them",
+            ),
+            (
+                f"self.optimization.globalBatchSize % ({_BATCH_RANKS}) == 0",
+                "dataParallel x shardedDataParallel must divide optimization.globalBatchSize; change one of them",
+            ),
+            (
+                "self.data.format != 'text' || self.model.vocabularySize >= 256",
+                "text is read as bytes, so model.vocabularySize must be at least 256",
+            ),
+            (
+                "!has(self.checkpoint) || !has(self.data.volume) || "
+                "(self.data.path != '/kronos/checkpoints' && !self.data.path.startsWith('/kronos/checkpoints/'))",
+                "/kronos/checkpoints is where checkpoints are mounted; choose another data.path",
+            ),
+            (
+                "!self.template.env.exists(e, e.name.startsWith('KRONOS_'))",
+                "environment names that begin with KRONOS_ are set by the operator; choose another name",
+            ),
+            *_immutable(
+                "role",
+                "model",
+                "data",
+                "optimization",
+                "accelerators",
+                "strategy",
+                "placement",
+                "reproducibility",
+                "checkpoint",
+                "template",
+            ),
+        )
+    }
+
+    role: str | None = Field(default=None, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$", max_length=63)
+    """What the model is for, such as `breeder` or `burner`: a label on everything the job owns, nothing more."""
+    model: ModelShape
+    """The model to train."""
+    data: Data
+    """The data to train on."""
+    optimization: Optimization
+    """How the weights are updated."""
+    accelerators: Accelerators
+    """How many accelerators of which kind."""
+    strategy: Strategy = Field(default_factory=Strategy)
+    """How the model is split over the accelerators."""
+    placement: PlacementRules = Field(default_factory=PlacementRules)
+    """Where in the fabric the gang may run."""
+    reproducibility: Reproducibility = Field(default_factory=Reproducibility)
+    """How far the run can be repeated bit for bit."""
+    checkpoint: Checkpoint | None = None
+    """Checkpoints. Without them a restart begins at step 0."""
+    scheduling: Scheduling = Field(default_factory=Scheduling)
+    """When the job runs."""
+    restart: Restart = Field(default_factory=Restart)
+    """What happens when the gang fails."""
+    template: Template = Field(default_factory=Template)
+    """Details of the pods."""
