@@ -33,9 +33,7 @@ def _convert(schema: Schema, definitions: dict[str, Schema]) -> Schema:
     for key, value in schema.items():
         if key == "properties":
             result[key] = {name: _convert(item, definitions) for name, item in value.items()}
-        elif key == "additionalProperties" and isinstance(value, dict):
-            result[key] = _convert(value, definitions)
-        elif key == "items":
+        elif key == "items" or (key == "additionalProperties" and isinstance(value, dict)):
             result[key] = _convert(value, definitions)
         elif key == "const":
             result["enum"] = [value]
@@ -71,7 +69,9 @@ def _inline(schema: Schema, definitions: dict[str, Schema]) -> Schema:
             return schema
 
 
-def _column(name: str, path: str, kind: str = "string", *, priority: int = 0, description: str = "") -> Schema:
+def _column(
+    name: str, path: str, kind: str = "string", *, priority: int = 0, description: str = ""
+) -> Schema:
     column: Schema = {"name": name, "type": kind, "jsonPath": path}
     if priority:
         column["priority"] = priority
@@ -182,7 +182,8 @@ def documents() -> dict[str, str]:
     """File name -> YAML text of every CustomResourceDefinition."""
     note = "# Generated from the models in kronos.api by `make crds`; edit those instead.\n"
     return {
-        f"{crd['metadata']['name']}.yaml": note + yaml.safe_dump(crd, sort_keys=False, width=110, allow_unicode=True)
+        f"{crd['metadata']['name']}.yaml": note
+        + yaml.safe_dump(crd, sort_keys=False, width=110, allow_unicode=True)
         for crd in (training_job_crd(), fabric_crd())
     }
 

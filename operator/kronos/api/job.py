@@ -24,7 +24,9 @@ class Accelerators(Model):
     """How many accelerators, and of which kind."""
 
     model_config = {
-        "json_schema_extra": rules(("self.min <= self.max", "min must not exceed max; lower min or raise max"))
+        "json_schema_extra": rules(
+            ("self.min <= self.max", "min must not exceed max; lower min or raise max")
+        )
     }
 
     resource: str = Field(default="nvidia.com/gpu", min_length=1, max_length=317)
@@ -142,7 +144,9 @@ class Template(Model):
 
     image: str = Field(default="kronos/trainer:0.1", min_length=1, max_length=1024)
     """Image with the trainer."""
-    env: tuple[EnvironmentVariable, ...] = Field(default=(), max_length=256, json_schema_extra=list_map("name"))
+    env: tuple[EnvironmentVariable, ...] = Field(
+        default=(), max_length=256, json_schema_extra=list_map("name")
+    )
     """Environment variables of the trainer."""
     per_accelerator: MemberResources | None = None
     """CPU and memory requests per accelerator."""
@@ -229,7 +233,9 @@ class TrainingJobSpec(Model):
         )
     }
 
-    role: str | None = Field(default=None, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$", max_length=63)
+    role: str | None = Field(
+        default=None, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$", max_length=63
+    )
     """What the model is for, such as `breeder` or `burner`: a label on everything the job owns, nothing more."""
     model: ModelShape
     """The model to train."""

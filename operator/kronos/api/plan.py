@@ -32,7 +32,9 @@ class Degrees(Model):
     @property
     def world_size(self) -> int:
         """Ranks in the gang."""
-        return prod((self.data_parallel, self.sharded_data_parallel, self.tensor_parallel, self.pipeline_parallel))
+        return prod(
+            (self.data_parallel, self.sharded_data_parallel, self.tensor_parallel, self.pipeline_parallel)
+        )
 
     @property
     def batch_ranks(self) -> int:
@@ -118,8 +120,13 @@ class Plan(Model):
             raise ValueError(f"the degrees multiply to {world} ranks but the members offer {seats}")
         if sorted(self.rank_map) != list(range(world)):
             raise ValueError(f"rankMap must hold each rank from 0 to {world - 1} exactly once")
-        if len(self.stage_layers) != self.degrees.pipeline_parallel or sum(self.stage_layers) != self.model.layers:
-            raise ValueError("stageLayers must name one layer count per stage, adding up to the model's layers")
+        if (
+            len(self.stage_layers) != self.degrees.pipeline_parallel
+            or sum(self.stage_layers) != self.model.layers
+        ):
+            raise ValueError(
+                "stageLayers must name one layer count per stage, adding up to the model's layers"
+            )
         batch = self.degrees.batch_ranks * self.microbatches * self.microbatch_sequences
         if batch != self.optimization.global_batch_size:
             raise ValueError(

@@ -66,9 +66,13 @@ class ModelShape(Model):
     @model_validator(mode="after")
     def _divisible(self) -> Self:
         if self.hidden_size % (2 * self.attention_heads):
-            raise ValueError(f"hiddenSize {self.hidden_size} must be an even multiple of {self.attention_heads} heads")
+            raise ValueError(
+                f"hiddenSize {self.hidden_size} must be an even multiple of {self.attention_heads} heads"
+            )
         if self.attention_heads % self.kv_heads:
-            raise ValueError(f"attentionHeads {self.attention_heads} must be a multiple of keyValueHeads {self.kv_heads}")
+            raise ValueError(
+                f"attentionHeads {self.attention_heads} must be a multiple of keyValueHeads {self.kv_heads}"
+            )
         return self
 
 

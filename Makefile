@@ -1,0 +1,50 @@
+# Kronos's commands. The first use of any of them sets up .venv; `make` alone lists them.
+
+SHELL := /bin/sh
+MAKEFLAGS += --no-print-directory
+BIN := .venv/bin
+SETUP = @command -v python3 >/dev/null 2>&1 || { echo "Kronos needs Python 3.11 or newer as python3; install it and try again." >&2; exit 1; }; \
+	python3 operator/kronos/local/bootstrap.py
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test up down env setup crds lint format pytest clean
+
+help: ## List the commands
+	@echo "Kronos: train models on shared clusters. Commands:"
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+
+demo: setup ## Watch two jobs train on a real local control plane, from kubectl apply to Complete
+	@exec $(BIN)/python -m kronos.local.demo
+
+test: lint pytest ## Check everything: style, types, import arrows, CRDs, then all tests
+
+up: setup ## Start a local cluster with the operator, to play with
+	@exec $(BIN)/python -m kronos.local up
+
+down: setup ## Stop the local cluster
+	@exec $(BIN)/python -m kronos.local down
+
+env: setup ## Print the line that points kubectl at the local cluster
+	@exec $(BIN)/python -m kronos.local env
+
+setup: ## Create or refresh .venv (every other command does this first)
+	$(SETUP)
+
+crds: setup ## Write crds/ from the models
+	@exec $(BIN)/python -m kronos.api.crd crds
+
+lint: setup ## Check style, types, import arrows and that crds/ matches the models
+	@echo "== style" && $(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
+	@echo "== types" && $(BIN)/mypy
+	@echo "== import arrows" && $(BIN)/lint-imports --no-timings
+	@echo "== CRDs" && $(BIN)/python -m kronos.api.crd crds --check
+
+format: setup ## Format the code and mend what can be mended
+	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format .
+
+pytest: setup ## Run all tests
+	@echo "== tests" && exec $(BIN)/pytest
+
+clean: ## Remove what the commands made in this folder (stop the local cluster first)
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find operator trainer_image tests -name __pycache__ -prune -exec rm -rf {} +
