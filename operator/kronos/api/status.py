@@ -129,6 +129,8 @@ class PlacementStatus(Lenient):
 class ProgressStatus(Lenient):
     """How far training has come, as last reported."""
 
+    attempt: int = Field(default=0, ge=0)
+    """The attempt that reported it."""
     step: int = Field(ge=0)
     """Optimizer steps done."""
     steps: int = Field(ge=1)

@@ -1,0 +1,134 @@
+"""Requests to the API server as plain JSON, over the kubernetes package's asynchronous client."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Literal, Self
+
+from kubernetes.aio import client, config
+
+from kronos.api import GROUP, VERSION
+
+Json = dict[str, Any]
+Kind = Literal["jobs", "fabrics", "pods", "nodes", "services", "configmaps", "events"]
+
+_PREFIX: Mapping[Kind, str] = {
+    "jobs": f"/apis/{GROUP}/{VERSION}",
+    "fabrics": f"/apis/{GROUP}/{VERSION}",
+    "pods": "/api/v1",
+    "nodes": "/api/v1",
+    "services": "/api/v1",
+    "configmaps": "/api/v1",
+    "events": "/api/v1",
+}
+_PLURAL: Mapping[Kind, str] = {"jobs": "kronostrainingjobs", "fabrics": "kronosfabrics"}
+_KIND_OF: Mapping[str, Kind] = {
+    "Pod": "pods",
+    "Service": "services",
+    "ConfigMap": "configmaps",
+    "Event": "events",
+}
+_PAGE = 500
+_TIMEOUT_SECONDS = 30
+
+
+class ApiError(Exception):
+    """The API server refused a request; `status` is the HTTP code and `str()` its sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Api:
+    """A connection to one API server."""
+
+    def __init__(self, connection: client.ApiClient) -> None:
+        self._client = connection
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls) -> AsyncIterator[Self]:
+        """Connect as the pod's service account, or as the current user of the kubeconfig outside of a cluster."""
+        settings = client.Configuration()
+        if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
+            config.load_incluster_config(client_configuration=settings)
+        else:
+            await config.load_kube_config(client_configuration=settings)
+        async with client.ApiClient(settings) as connection:
+            yield cls(connection)
+
+    async def list_all(self, kind: Kind) -> tuple[list[Json], int]:
+        """All objects of a kind in all namespaces, page by page, and the resource version that they are from."""
+        items: list[Json] = []
+        query: dict[str, str] = {"limit": str(_PAGE)}
+        while True:
+            page = await self._request("GET", _path(kind), query=query)
+            items += page["items"]
+            token = page["metadata"].get("continue")
+            if not token:
+                return items, int(page["metadata"]["resourceVersion"])
+            query["continue"] = token
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Json:
+        """One object; ApiError 404 when there is none."""
+        return await self._request("GET", _path(kind, namespace, name))
+
+    async def create(self, manifest: Mapping[str, Any]) -> Json:
+        """Create a namespaced object of one of the kinds that Kronos creates; ApiError 409 when the name is taken."""
+        kind = _KIND_OF[manifest["kind"]]
+        return await self._request("POST", _path(kind, manifest["metadata"]["namespace"]), body=manifest)
+
+    async def replace_job_status(self, job: Json) -> Json:
+        """Store a job's status if the job is still at the resource version it holds; ApiError 409 otherwise."""
+        metadata = job["metadata"]
+        return await self._request(
+            "PUT", _path("jobs", metadata["namespace"], metadata["name"], "status"), body=job
+        )
+
+    async def delete_pod(self, namespace: str, name: str, uid: str, *, force: bool) -> Json:
+        """Delete exactly the pod of that UID, at once when forced; ApiError 404 or 409 when it isn't there."""
+        body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        if force:
+            body["gracePeriodSeconds"] = 0
+        return await self._request("DELETE", _path("pods", namespace, name), body=body)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> Json:
+        headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "kronos"}
+        prepared = await self._client.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        response = await self._client.call_api(*prepared, _request_timeout=_TIMEOUT_SECONDS)
+        text = await response.read()
+        if response.status >= 400:
+            raise ApiError(response.status, _sentence(text, response.status))
+        answer: Json = json.loads(text)
+        return answer
+
+
+def _path(kind: Kind, namespace: str = "", *parts: str) -> str:
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    return "/".join([f"{_PREFIX[kind]}{scope}/{_PLURAL.get(kind, kind)}", *parts])
+
+
+def _sentence(text: bytes, status: int) -> str:
+    try:
+        message = json.loads(text).get("message")
+    except (ValueError, AttributeError):
+        message = None
+    return message or f"the API server answered {status}"

@@ -1,0 +1,114 @@
+"""What the API server was last known to hold, and snapshots of it.
+
+Three sources fill it: full lists, watch events, and the answers to our own writes. The answers matter: a decision must
+see what the decision before it wrote, also when the watch is late. A resource version older than the one that is known
+never replaces it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from kronos.api.fabric import FabricSpec
+from kronos.api.plan import Progress
+from kronos.controller.views import job_view, node_view, pod_view
+from kronos.lifecycle import JobView, PodView, Snapshot
+from kronos.placement import Node
+
+View = TypeVar("View")
+Json = Mapping[str, Any]
+ObjectKey = tuple[str, str]
+
+logger = logging.getLogger(__name__)
+
+
+class Store(Generic[View]):
+    """The objects of one kind: as received, and as seen by decisions."""
+
+    def __init__(self, translate: Callable[[Json], View]) -> None:
+        self._translate = translate
+        self.raw: dict[ObjectKey, Json] = {}
+        self.views: dict[ObjectKey, View] = {}
+
+    def put(self, raw: Json) -> bool:
+        """Take in an object unless a newer version of it is known; says whether it was news."""
+        key = _key(raw)
+        known = self.raw.get(key)
+        if known is not None and _version(known) >= _version(raw):
+            return False
+        try:
+            view = self._translate(raw)
+        except (KeyError, TypeError, ValueError):
+            # One object that makes no sense must not stop the others.
+            logger.exception("%s/%s is ignored since it can't be understood", *key)
+            self.views.pop(key, None)
+        else:
+            self.views[key] = view
+        self.raw[key] = raw
+        return True
+
+    def remove(self, raw: Json) -> bool:
+        """Forget an object that was deleted, unless another of the same name has followed it."""
+        key = _key(raw)
+        known = self.raw.get(key)
+        if known is None or known["metadata"]["uid"] != raw["metadata"]["uid"]:
+            return False
+        del self.raw[key]
+        self.views.pop(key, None)
+        return True
+
+    def replace(self, items: Iterable[Json], version: int) -> bool:
+        """Make the store equal to a full list of that resource version; newer knowledge stays."""
+        listed = {_key(item): item for item in items}
+        gone = [key for key, raw in self.raw.items() if key not in listed and _version(raw) <= version]
+        for key in gone:
+            del self.raw[key]
+            self.views.pop(key, None)
+        news = [self.put(item) for item in listed.values()]
+        return bool(gone) or any(news)
+
+
+def _key(raw: Json) -> ObjectKey:
+    metadata = raw["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+def _version(raw: Json) -> int:
+    return int(raw["metadata"]["resourceVersion"])
+
+
+def _fabric(raw: Json) -> FabricSpec:
+    return FabricSpec.model_validate(raw["spec"])
+
+
+class Cache:
+    """All that decisions look at."""
+
+    def __init__(self) -> None:
+        self.jobs: Store[JobView] = Store(job_view)
+        self.pods: Store[PodView] = Store(pod_view)
+        self.nodes: Store[Node] = Store(node_view)
+        self.fabrics: Store[FabricSpec] = Store(_fabric)
+        self.progress: dict[tuple[str, int], Progress] = {}
+        self.problems: dict[str, str] = {}
+
+    def snapshot(self, now: datetime) -> Snapshot:
+        """Everything as of now."""
+        jobs = dict(self.jobs.views)
+        alive = {job.uid for job in jobs.values()}
+        for uid, attempt in [key for key in self.progress if key[0] not in alive]:
+            del self.progress[uid, attempt]
+        for uid in [uid for uid in self.problems if uid not in alive]:
+            del self.problems[uid]
+        return Snapshot(
+            now=now,
+            jobs=jobs,
+            pods=tuple(self.pods.views.values()),
+            nodes=tuple(self.nodes.views.values()),
+            fabrics={name: fabric for (_, name), fabric in self.fabrics.views.items()},
+            progress=dict(self.progress),
+            problems=dict(self.problems),
+        )

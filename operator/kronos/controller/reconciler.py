@@ -1,0 +1,207 @@
+"""The worker: one round after another of snapshot, admission, decisions, actions.
+
+There is one worker, so admission is serialised. A round sees what the last round wrote, since the API server's answers
+go into the cache before the next begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from kronos.api import API_VERSION
+from kronos.api.status import TrainingJobStatus
+from kronos.controller.api import Api, ApiError
+from kronos.controller.cache import Cache
+from kronos.lifecycle import Create, Decision, Delete, Event, JobView, decide, run_admission
+
+logger = logging.getLogger(__name__)
+
+_QUIET = 0.02
+"""Seconds to gather further news after the first, so that a burst of events costs one round."""
+_AT_ONCE = 32
+"""Requests in flight at once."""
+_RETRY = timedelta(seconds=2)
+"""When to look again after the API server refused something."""
+
+
+class Reconciler:
+    """Turns news into rounds."""
+
+    def __init__(
+        self, api: Api, cache: Cache, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._api = api
+        self._cache = cache
+        self._clock = clock
+        self._news = asyncio.Event()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self.last_round: datetime | None = None
+
+    def notify(self) -> None:
+        """Something changed: decide again soon."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Run rounds until cancelled. An error in a round is logged and the round tried again."""
+        wake: datetime | None = None
+        while True:
+            pause = None if wake is None else max(0.0, (wake - self._clock()).total_seconds())
+            try:
+                await asyncio.wait_for(self._news.wait(), timeout=pause)
+                await asyncio.sleep(_QUIET)
+            except TimeoutError:
+                pass  # time alone may change a decision
+            self._news.clear()
+            try:
+                wake = await self.round()
+            except Exception:
+                logger.exception("a round of decisions failed; trying again in %s", _RETRY)
+                wake = self._clock() + _RETRY
+
+    async def round(self) -> datetime | None:
+        """Decide for every job on one snapshot and apply what was decided; returns when to look again."""
+        snapshot = self._cache.snapshot(self._clock())
+        outcomes = run_admission(snapshot)
+        decided = [
+            (job, decide(job, snapshot, outcomes.get(key))) for key, job in sorted(snapshot.jobs.items())
+        ]
+        retries = await asyncio.gather(*(self._apply(job, decision) for job, decision in decided))
+        self.last_round = snapshot.now
+        wakes = [decision.look_again for _, decision in decided if decision.look_again is not None]
+        wakes += [self._clock() + _RETRY for retry in retries if retry]
+        return min(wakes, default=None)
+
+    async def _apply(self, job: JobView, decision: Decision) -> bool:
+        """Write the status, then act; True when something was refused and must be tried again."""
+        try:
+            if decision.status != job.status:
+                async with self._slots:
+                    if not await self._store_status(job, decision.status):
+                        return True
+                await self._tell(job, decision.events)
+            await self._act(job, decision)
+        except ApiError as error:
+            self._problem(job, str(error))
+            return True
+        except (TimeoutError, OSError) as error:
+            logger.warning("%s/%s: the API server can't be reached: %s", *job.key, error)
+            return True
+        if job.uid in self._cache.problems and decision.actions:
+            del self._cache.problems[job.uid]
+            self.notify()
+        return False
+
+    async def _store_status(self, job: JobView, status: TrainingJobStatus) -> bool:
+        raw = self._cache.jobs.raw.get(job.key)
+        if raw is None or raw["metadata"]["uid"] != job.uid:
+            return False
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": "KronosTrainingJob",
+            "metadata": raw["metadata"],
+            "spec": raw["spec"],
+            "status": status.wire(),
+        }
+        try:
+            self._cache.jobs.put(await self._api.replace_job_status(body))
+        except ApiError as error:
+            if error.status in (404, 409):
+                return False  # changed or deleted meanwhile: its event brings the next round
+            raise
+        self.notify()
+        return True
+
+    async def _act(self, job: JobView, decision: Decision) -> None:
+        """Creations one kind after the other, as listed; within a kind, and deletions, at once."""
+        creations = [action for action in decision.actions if isinstance(action, Create)]
+        deletions = [action for action in decision.actions if isinstance(action, Delete)]
+        for kind in dict.fromkeys(action.manifest["kind"] for action in creations):
+            batch = [action for action in creations if action.manifest["kind"] == kind]
+            await _all(*(self._create(job, action.manifest) for action in batch))
+        await _all(*(self._delete(action) for action in deletions))
+
+    async def _create(self, job: JobView, manifest: Mapping[str, Any]) -> None:
+        metadata = manifest["metadata"]
+        async with self._slots:
+            try:
+                created = await self._api.create(manifest)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+                created = await self._existing(job, manifest)
+        if manifest["kind"] == "Pod" and self._cache.pods.put(created):
+            logger.info("%s/%s: created pod %s", *job.key, metadata["name"])
+            self.notify()
+
+    async def _existing(self, job: JobView, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """What has the name already, if it is this job's; else an ApiError that says so."""
+        metadata, kind = manifest["metadata"], manifest["kind"]
+        plural = {"Pod": "pods", "Service": "services", "ConfigMap": "configmaps"}[kind]
+        found = await self._api.get(plural, metadata["namespace"], metadata["name"])  # type: ignore[arg-type]
+        owners = found["metadata"].get("ownerReferences") or ()
+        if any(owner["uid"] == job.uid for owner in owners):
+            return found
+        raise ApiError(
+            409,
+            f"a {kind} named {metadata['name']} exists already and isn't this job's; delete it or rename the job",
+        )
+
+    async def _delete(self, action: Delete) -> None:
+        async with self._slots:
+            try:
+                answer = await self._api.delete_pod(
+                    action.namespace, action.pod, action.uid, force=action.force
+                )
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
+                return
+        if answer.get("kind") == "Pod" and not action.force:
+            self._cache.pods.put(answer)
+
+    def _problem(self, job: JobView, message: str) -> None:
+        if self._cache.problems.get(job.uid) != message:
+            logger.warning("%s/%s: the API server refused: %s", *job.key, message)
+            self._cache.problems[job.uid] = message
+            self.notify()
+
+    async def _tell(self, job: JobView, events: tuple[Event, ...]) -> None:
+        """Post events; one that is lost is only logged, since status says the same."""
+        for event in events:
+            logger.info("%s/%s: %s: %s", *job.key, event.reason, event.message)
+            now = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+            manifest = {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"generateName": f"{job.name}.", "namespace": job.namespace},
+                "involvedObject": {
+                    "apiVersion": API_VERSION,
+                    "kind": "KronosTrainingJob",
+                    "namespace": job.namespace,
+                    "name": job.name,
+                    "uid": job.uid,
+                },
+                "type": event.type,
+                "reason": event.reason,
+                "message": event.message[:1024],
+                "source": {"component": "kronos"},
+                "firstTimestamp": now,
+                "lastTimestamp": now,
+                "count": 1,
+            }
+            try:
+                async with self._slots:
+                    await self._api.create(manifest)
+            except (ApiError, TimeoutError, OSError) as error:
+                logger.warning("%s/%s: an event was lost: %s", *job.key, error)
+
+
+async def _all(*calls: Any) -> None:
+    """Wait for all, also when one fails, then raise the first failure."""
+    for result in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

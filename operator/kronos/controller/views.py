@@ -1,0 +1,188 @@
+"""From what the API server says to the views that decisions are made on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from kronos.api.job import TrainingJobSpec
+from kronos.api.plan import LastWords
+from kronos.api.quantity import parse_quantity
+from kronos.api.status import TrainingJobStatus
+from kronos.lifecycle import JobView, PodView
+from kronos.lifecycle.objects import LABEL_ATTEMPT, LABEL_MEMBER
+from kronos.placement import Node, Taint
+
+Json = Mapping[str, Any]
+
+
+def job_view(raw: Json) -> JobView:
+    """A KronosTrainingJob. A spec that this operator can't read becomes `invalid`, never an exception."""
+    metadata = raw["metadata"]
+    spec, invalid = None, ""
+    try:
+        spec = TrainingJobSpec.model_validate(raw.get("spec") or {})
+    except ValidationError as error:
+        invalid = f"the spec isn't valid: {_first_error(error)}"
+    try:
+        status = TrainingJobStatus.model_validate(raw.get("status") or {})
+    except ValidationError as error:
+        # Written by something else than Kronos; starting over from it could start a finished job again.
+        status = TrainingJobStatus()
+        spec, invalid = None, f"the status isn't one that Kronos wrote: {_first_error(error)}"
+    return JobView(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        created=metadata["creationTimestamp"],
+        spec=spec,
+        status=status,
+        invalid=invalid,
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def _first_error(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else str(first["msg"])
+
+
+def node_view(raw: Json) -> Node:
+    """A node with what it offers."""
+    metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    allocatable = status.get("allocatable") or status.get("capacity") or {}
+    return Node(
+        name=metadata["name"],
+        labels=metadata.get("labels") or {},
+        allocatable={name: parse_quantity(text, name, round_up=False) for name, text in allocatable.items()},
+        taints=tuple(
+            Taint(key=taint["key"], value=taint.get("value", ""), effect=taint["effect"])
+            for taint in spec.get("taints") or ()
+        ),
+        ready=any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in status.get("conditions") or ()
+        ),
+        schedulable=not spec.get("unschedulable", False),
+    )
+
+
+def pod_view(raw: Json) -> PodView:
+    """A pod; of members of gangs also how they fare."""
+    metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    labels = metadata.get("labels") or {}
+    owner = next((item for item in metadata.get("ownerReferences") or () if item.get("controller")), None)
+    ours = owner is not None and owner["kind"] == "KronosTrainingJob"
+    message, since = _unschedulable(status)
+    view = {
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "phase": status.get("phase") or "Pending",
+        "node": spec.get("nodeName") or "",
+        "requests": pod_requests(spec),
+        "owner_uid": owner["uid"] if owner is not None else "",
+        "ip": status.get("podIP") or "",
+        "deleting": "deletionTimestamp" in metadata,
+    }
+    if not ours:
+        return PodView(**view)
+    return PodView(
+        **view,
+        attempt=_number(labels.get(LABEL_ATTEMPT), 0),
+        member=_number(labels.get(LABEL_MEMBER), -1),
+        unschedulable=message,
+        unschedulable_since=since,
+        **_container_facts(status),
+    )
+
+
+def _number(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isdecimal() else default
+
+
+def _unschedulable(status: Json) -> tuple[str, datetime | None]:
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            since = condition.get("lastTransitionTime")
+            return condition.get("message") or "", _time(since)
+    return "", None
+
+
+def _container_facts(status: Json) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "exit_reason": status.get("reason") or "",
+        "raw_message": status.get("message") or "",
+    }
+    for container in status.get("containerStatuses") or ():
+        state = container.get("state") or {}
+        waiting, ended = state.get("waiting"), state.get("terminated")
+        if waiting is not None and waiting.get("reason") not in (
+            None,
+            "ContainerCreating",
+            "PodInitializing",
+        ):
+            said = waiting.get("message")
+            facts["waiting"] = f"{waiting['reason']}: {said}" if said else waiting["reason"]
+        if ended is not None:
+            message = ended.get("message") or ""
+            facts["exit_code"] = ended.get("exitCode")
+            facts["exit_reason"] = facts["exit_reason"] or ended.get("reason") or ""
+            facts["finished"] = _time(ended.get("finishedAt"))
+            facts["last_words"] = _last_words(message)
+            facts["raw_message"] = facts["raw_message"] or message
+    return facts
+
+
+def _last_words(message: str) -> LastWords | None:
+    try:
+        return LastWords.model_validate(json.loads(message))
+    except ValueError:  # also pydantic's ValidationError: anything may be in a termination message
+        return None
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def pod_requests(spec: Json) -> dict[str, int]:
+    """What a pod takes of its node, in base units, as the scheduler counts it.
+
+    The containers' sum, or an init container's where that is more; sidecars (init containers that always restart)
+    add to both; the pod's overhead on top.
+    https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
+    """
+    total: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        _add(total, _requests(container))
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        wanted = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            _add(sidecars, wanted)
+            wanted = {}
+        for name in {*wanted, *sidecars}:
+            peak[name] = max(peak.get(name, 0), wanted.get(name, 0) + sidecars.get(name, 0))
+    _add(total, sidecars)
+    for name, amount in peak.items():
+        total[name] = max(total.get(name, 0), amount)
+    _add(total, {name: parse_quantity(text, name) for name, text in (spec.get("overhead") or {}).items()})
+    return total
+
+
+def _requests(container: Json) -> dict[str, int]:
+    resources = container.get("resources") or {}
+    wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: parse_quantity(str(text), name) for name, text in wanted.items()}
+
+
+def _add(total: dict[str, int], amounts: Mapping[str, int]) -> None:
+    for name, amount in amounts.items():
+        total[name] = total.get(name, 0) + amount

@@ -1,0 +1,26 @@
+"""What to do next for a job: an observed state in, a status and actions out.
+
+Pure: no I/O, no clock (the time is part of the snapshot), no memory between calls. `snapshot` says what is observed,
+`queueing` runs admission over the jobs that wait, `decide` turns one job's state into a `Decision`, `objects` renders
+what the decision creates.
+"""
+
+from kronos.lifecycle.decide import decide
+from kronos.lifecycle.decision import Create, Decision, Delete, Event
+from kronos.lifecycle.queueing import Outcome, Reservation, Wait, run_admission
+from kronos.lifecycle.snapshot import JobView, PodView, Snapshot
+
+__all__ = [
+    "Create",
+    "Decision",
+    "Delete",
+    "Event",
+    "JobView",
+    "Outcome",
+    "PodView",
+    "Reservation",
+    "Snapshot",
+    "Wait",
+    "decide",
+    "run_admission",
+]

@@ -1,0 +1,410 @@
+"""One job's next status and actions, from what is observed.
+
+The states follow from the status alone. A finished job stays finished. A job with a placement holds a place: its gang
+is judged, then its missing pods are created. A job without one gets rid of what is left of an earlier attempt, then
+waits for admission.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from kronos.api.job import TrainingJobSpec
+from kronos.api.plan import Progress
+from kronos.api.status import (
+    MemoryGiB,
+    Phase,
+    PlacementStatus,
+    Predicted,
+    ProgressStatus,
+    RestartRecord,
+    StepBreakdown,
+    StrategyStatus,
+    encode_ranks,
+)
+from kronos.lifecycle.conditions import with_conditions
+from kronos.lifecycle.decision import Create, Decision, Delete, Event
+from kronos.lifecycle.gang import (
+    BIND_GRACE,
+    Finish,
+    Gang,
+    GiveUp,
+    Suspend,
+    judge,
+    parse_time,
+    settles_at,
+    why_not_running,
+)
+from kronos.lifecycle.objects import gang_objects
+from kronos.lifecycle.queueing import Outcome, Reservation, Wait
+from kronos.lifecycle.snapshot import JobView, PodView, Snapshot
+
+_GIB = 2**30
+_BACKOFF_FIRST = timedelta(seconds=2)
+_BACKOFF_MOST = timedelta(minutes=5)
+
+
+def decide(job: JobView, snapshot: Snapshot, outcome: Outcome | None) -> Decision:
+    """What to write and do for one job. `outcome` is what admission said, None when the job didn't ask."""
+    if job.deleting:
+        return Decision(job.status)
+    if job.status.phase in ("Complete", "Failed"):
+        return Decision(job.status, actions=_clear(snapshot, snapshot.pods_of(job)))
+    if job.spec is None:
+        return _settle(job, snapshot, "InvalidSpec", phase="Queued", reason=job.invalid, stalled=True)
+    if job.status.placement is not None and job.status.strategy is not None:
+        return _with_place(_gang(job, job.spec, job.status.strategy, job.status.placement, snapshot))
+    return _without_place(job, job.spec, snapshot, outcome)
+
+
+def _settle(
+    job: JobView,
+    snapshot: Snapshot,
+    word: str,
+    *,
+    phase: Phase,
+    reason: str,
+    stalled: bool = False,
+    actions: tuple[Create | Delete, ...] = (),
+    look_again: datetime | None = None,
+    tell: Event | None = None,
+    **changes: Any,
+) -> Decision:
+    """A decision whose status has this phase, reason and other changes, with the conditions that follow."""
+    now = format_time(snapshot.now)
+    status = job.status.model_copy(
+        update={"phase": phase, "reason": reason, "observed_generation": job.generation, **changes}
+    )
+    status = with_conditions(status, job.status, now, word, stalled=stalled)
+    events = (tell,) if tell is not None else ()
+    return Decision(status, actions, events, look_again)
+
+
+def format_time(moment: datetime) -> str:
+    """RFC 3339 in UTC with whole seconds, as Kubernetes writes times."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _clear(snapshot: Snapshot, pods: tuple[PodView, ...]) -> tuple[Delete, ...]:
+    """Deletions for the pods that still hold something. Ended pods stay, for their logs."""
+    deletions = []
+    for pod in pods:
+        if pod.terminal:
+            continue
+        node = snapshot.node(pod.node) if pod.node else None
+        unreachable = bool(pod.node) and (node is None or not node.ready)
+        if not pod.deleting or unreachable:
+            deletions.append(Delete(pod.namespace, pod.name, pod.uid, force=unreachable))
+    return tuple(deletions)
+
+
+# --- a job that holds a place -----------------------------------------------------------------------------------
+
+
+def _gang(
+    job: JobView,
+    spec: TrainingJobSpec,
+    strategy: StrategyStatus,
+    placement: PlacementStatus,
+    snapshot: Snapshot,
+) -> Gang:
+    pods = {pod.member: pod for pod in snapshot.pods_of(job) if pod.attempt == job.status.attempt}
+    members = tuple(pods.get(index) for index in range(len(placement.members)))
+    return Gang(job, spec, strategy, placement, members, snapshot)
+
+
+def _with_place(gang: Gang) -> Decision:
+    match judge(gang):
+        case Suspend():
+            return _suspend(gang)
+        case Finish():
+            return _finish(gang)
+        case GiveUp() as verdict:
+            return _give_up(gang, verdict)
+        case None:
+            return _go_on(gang)
+
+
+def _suspend(gang: Gang) -> Decision:
+    message = "suspended by scheduling.suspend; set it to false to go on"
+    return _settle(
+        gang.job,
+        gang.snapshot,
+        "Suspended",
+        phase="Suspended",
+        reason=message,
+        tell=Event("Normal", "Suspended", message),
+        actions=_clear(gang.snapshot, gang.pods),
+        placement=None,
+        ready="",
+        progress=_progress(gang),
+    )
+
+
+def _finish(gang: Gang) -> Decision:
+    progress = _progress(gang)
+    said = f" with a loss of {progress.loss:.4g}" if progress and progress.loss is not None else ""
+    return _settle(
+        gang.job,
+        gang.snapshot,
+        "AllMembersSucceeded",
+        phase="Complete",
+        reason="",
+        tell=Event("Normal", "Complete", f"trained {gang.spec.optimization.steps} steps{said}"),
+        ready=f"0/{len(gang.members)}",
+        progress=progress,
+        finished_at=format_time(gang.now),
+    )
+
+
+def _give_up(gang: Gang, verdict: GiveUp) -> Decision:
+    """End the attempt: on record first, then its pods go; then, if anything can still be won, queue again."""
+    job, status = gang.job, gang.job.status
+    counts = verdict.cause == "TrainingFailed"
+    failures = status.failures + (1 if counts else 0)
+    record = RestartRecord(
+        at=format_time(gang.now),
+        attempt=status.attempt,
+        cause=verdict.cause,
+        message=verdict.message,
+        node=verdict.node,
+    )
+    changes: dict[str, Any] = {
+        "failures": failures,
+        "restarts": (*status.restarts, record)[-20:],
+        "progress": _progress(gang),
+        "ready": "",
+    }
+    actions = _clear(gang.snapshot, gang.pods)
+    if not verdict.retry or failures > gang.spec.restart.backoff_limit:
+        tried = (
+            "" if not verdict.retry or failures == 1 else f" ({failures} failures, the limit allows no more)"
+        )
+        return _settle(
+            job,
+            gang.snapshot,
+            verdict.cause,
+            phase="Failed",
+            reason=verdict.message + tried,
+            tell=Event("Warning", verdict.cause, verdict.message + tried),
+            actions=actions,
+            finished_at=format_time(gang.now),
+            **changes,
+        )
+    pause = min(_BACKOFF_FIRST * 2 ** min(len(status.restarts), 16), _BACKOFF_MOST)
+    return _settle(
+        job,
+        gang.snapshot,
+        verdict.cause,
+        phase="Restarting",
+        reason=f"starts again: {verdict.message}",
+        tell=Event("Warning", verdict.cause, f"attempt {status.attempt} ended: {verdict.message}"),
+        actions=actions,
+        look_again=gang.now + pause,
+        placement=None,
+        not_before=format_time(gang.now + pause + timedelta(milliseconds=999)),
+        **changes,
+    )
+
+
+def _go_on(gang: Gang) -> Decision:
+    count = len(gang.members)
+    running = sum(1 for pod in gang.pods if pod.phase == "Running")
+    changes: dict[str, Any] = {"ready": f"{running}/{count}", "progress": _progress(gang)}
+    begun = all(pod is not None and pod.phase != "Pending" for pod in gang.members)
+    if begun or gang.started:
+        now = format_time(gang.now)
+        first = not gang.started
+        placement = gang.placement.model_copy(update={"ready_at": now}) if first else gang.placement
+        failures = [pod for pod in gang.pods if pod.phase == "Failed"]
+        trains = "progress" in changes and changes["progress"] is not None
+        return _settle(
+            gang.job,
+            gang.snapshot,
+            "Training" if trains else "AllMembersRunning",
+            phase="Running",
+            reason=f"{gang.name(failures[0].member)} ended; finding out why" if failures else "",
+            tell=Event("Normal", "Running", f"all {count} members are running") if first else None,
+            look_again=settles_at(failures, gang.now) if failures else None,
+            placement=placement,
+            started_at=gang.job.status.started_at or now,
+            **changes,
+        )
+    deadlines = [gang.start_deadline]
+    deadlines += [
+        pod.unschedulable_since + BIND_GRACE for pod in gang.pods if pod.unschedulable_since is not None
+    ]
+    return _settle(
+        gang.job,
+        gang.snapshot,
+        "PlacedTogether",
+        phase="Starting",
+        reason=why_not_running(gang),
+        actions=_missing(gang),
+        look_again=min(deadlines),
+        **changes,
+    )
+
+
+def _missing(gang: Gang) -> tuple[Create, ...]:
+    """What the gang needs and doesn't have. The Service and the plan come first, so that no pod waits for them."""
+    if all(pod is not None for pod in gang.members):
+        return ()
+    service, plan, pods = gang_objects(gang.job, gang.spec, gang.strategy, gang.placement)
+    wanted = [pod for pod, present in zip(pods, gang.members, strict=True) if present is None]
+    return tuple(Create(manifest) for manifest in (service, plan, *wanted))
+
+
+def _progress(gang: Gang) -> ProgressStatus | None:
+    """The furthest word on this attempt: what its first member said at its end, else what it last reported."""
+    first = gang.members[0]
+    spoken = first.last_words.progress if first is not None and first.last_words is not None else None
+    latest = spoken or gang.snapshot.progress.get((gang.job.uid, gang.job.status.attempt))
+    if latest is None:
+        return gang.job.status.progress
+    return progress_status(latest, gang.spec.optimization.steps, gang.job.status.attempt)
+
+
+def progress_status(progress: Progress, steps: int, attempt: int) -> ProgressStatus:
+    """A report of the trainer as status, with the time that is left at its recent pace."""
+    left = (steps - progress.step) * progress.step_seconds if progress.step_seconds is not None else None
+    return ProgressStatus(
+        attempt=attempt,
+        step=progress.step,
+        steps=steps,
+        loss=progress.loss,
+        tokens_per_second=progress.tokens_per_second,
+        measured_step_seconds=progress.step_seconds,
+        time_left=_duration(left) if left is not None else None,
+        checkpoint_step=progress.checkpoint_step,
+        digest=progress.digest,
+    )
+
+
+def _duration(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
+
+
+# --- a job that holds none --------------------------------------------------------------------------------------
+
+
+def _without_place(
+    job: JobView, spec: TrainingJobSpec, snapshot: Snapshot, outcome: Outcome | None
+) -> Decision:
+    status = job.status
+    left = [pod for pod in snapshot.pods_of(job) if not pod.terminal]
+    actions = _clear(snapshot, tuple(left))
+    waiting: Phase = "Restarting" if status.attempt and status.phase != "Suspended" else "Queued"
+    if spec.scheduling.suspend:
+        ending = f"; {len(left)} pods are still ending" if left else ""
+        return _settle(
+            job,
+            snapshot,
+            "Suspended",
+            phase="Suspended",
+            reason=f"suspended by scheduling.suspend; set it to false to go on{ending}",
+            actions=actions,
+            ready="",
+        )
+    if left:
+        # The reason of the restart stays: that pods take a moment to end is no news.
+        reason = status.reason or f"waits for {len(left)} pods of the last attempt to end"
+        word = status.restarts[-1].cause if status.restarts else "Ending"
+        return _settle(job, snapshot, word, phase=waiting, reason=reason, actions=actions)
+    if status.not_before is not None and parse_time(status.not_before) > snapshot.now:
+        word = status.restarts[-1].cause if status.restarts else "BackOff"
+        return _settle(
+            job, snapshot, word, phase=waiting, reason=status.reason, look_again=parse_time(status.not_before)
+        )
+    if isinstance(outcome, Reservation):
+        return _reserve(job, snapshot, outcome)
+    if isinstance(outcome, Wait):
+        news = outcome.message != status.reason
+        return _settle(
+            job,
+            snapshot,
+            outcome.reason,
+            phase=waiting,
+            reason=outcome.message,
+            stalled=not outcome.possible,
+            tell=Event("Normal", outcome.reason, outcome.message) if news and not status.reason else None,
+        )
+    return Decision(status)
+
+
+def _reserve(job: JobView, snapshot: Snapshot, reservation: Reservation) -> Decision:
+    """Put the whole gang's place on record. Its pods follow when the record is seen."""
+    placement = reservation.placement
+    now = format_time(snapshot.now)
+    record = PlacementStatus(
+        summary=placement.summary,
+        members=placement.members,
+        rank_map=encode_ranks(placement.rank_map),
+        domains=dict(placement.domains),
+        reserved_at=now,
+    )
+    strategy = strategy_status(reservation)
+    message = f"{strategy.summary} on {placement.summary}"
+    return _settle(
+        job,
+        snapshot,
+        "PlacedTogether",
+        phase="Starting",
+        reason=f"0 of {len(placement.members)} members are running",
+        tell=Event("Normal", "Admitted", message),
+        # The pods are created in the next round, from the status that was really stored.
+        look_again=snapshot.now,
+        attempt=job.status.attempt + 1,
+        not_before=None,
+        strategy=strategy,
+        placement=record,
+        ready=f"0/{len(placement.members)}",
+    )
+
+
+def strategy_status(reservation: Reservation) -> StrategyStatus:
+    """The chosen strategy as status."""
+    candidate = reservation.candidate
+    memory, time = candidate.memory, candidate.time
+    return StrategyStatus(
+        summary=candidate.degrees.summary,
+        bottleneck=reservation.search.bottleneck,
+        world_size=candidate.degrees.world_size,
+        degrees=candidate.degrees,
+        schedule=candidate.schedule,
+        microbatch_sequences=candidate.microbatch_sequences,
+        microbatches=candidate.microbatches,
+        activation_checkpointing=candidate.activation_checkpointing,
+        stage_layers=candidate.stage_layers,
+        predicted=Predicted(
+            step_seconds=_figures(time.total),
+            breakdown=StepBreakdown(
+                compute=_figures(time.compute),
+                tensor_parallel=_figures(time.tensor_parallel),
+                data_parallel=_figures(time.data_parallel),
+                pipeline=_figures(time.pipeline),
+                pipeline_bubble=_figures(time.pipeline_bubble),
+            ),
+            memory_gib=MemoryGiB(
+                weights=_figures(memory.weights / _GIB),
+                gradients=_figures(memory.gradients / _GIB),
+                optimizer=_figures(memory.optimizer / _GIB),
+                activations=_figures(memory.activations / _GIB),
+                buffers=_figures(memory.buffers / _GIB),
+                reserve=_figures(memory.reserve / _GIB),
+                total=_figures(memory.total / _GIB),
+                limit=reservation.memory_limit_gib,
+            ),
+        ),
+        runner_up=reservation.runner_up,
+    )
+
+
+def _figures(value: float) -> float:
+    """Four significant figures: predictions deserve no more."""
+    return float(f"{value:.4g}")

@@ -1,0 +1,242 @@
+"""A gang that holds a place, and the chain of questions that may end its attempt.
+
+Each policy looks at the gang and the clock and gives a verdict or nothing; the first verdict counts. Their order is
+the order of what people would call the reason: what they asked for, then success, then the earliest failure, then
+losses, then time running out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from kronos.api.base import parse_duration
+from kronos.api.job import TrainingJobSpec
+from kronos.api.status import PlacementStatus, StrategyStatus
+from kronos.lifecycle.snapshot import JobView, PodView, Snapshot
+
+SETTLE = timedelta(seconds=5)
+"""After a first failure the other members get this long to end as well, so that the first cause can be told."""
+BIND_GRACE = timedelta(seconds=10)
+"""A pinned pod that the scheduler can't bind for this long has lost its place to somebody else."""
+
+EXIT_BAD_INPUT = 2
+"""The trainer's exit code for a plan or data that no restart can mend."""
+EXIT_RENDEZVOUS = 4
+"""The trainer's exit code when members didn't meet in time."""
+EXIT_STOPPED = 143
+"""The trainer's exit code after it was asked to stop and did."""
+
+Cause = Literal["TrainingFailed", "PodLost", "NodeLost", "StartTimeout", "Stopped", "Evicted"]
+
+
+@dataclass(frozen=True)
+class Gang:
+    """The current attempt of a job: members by index, None where a pod doesn't exist."""
+
+    job: JobView
+    spec: TrainingJobSpec
+    strategy: StrategyStatus
+    placement: PlacementStatus
+    members: tuple[PodView | None, ...]
+    snapshot: Snapshot
+
+    @property
+    def now(self) -> datetime:
+        """The moment of the snapshot."""
+        return self.snapshot.now
+
+    @property
+    def pods(self) -> tuple[PodView, ...]:
+        """The pods that exist, by member."""
+        return tuple(pod for pod in self.members if pod is not None)
+
+    @property
+    def started(self) -> bool:
+        """All members were running at some time, on record."""
+        return self.placement.ready_at is not None
+
+    @property
+    def start_deadline(self) -> datetime:
+        """When a gang that isn't running yet gives its place back."""
+        return parse_time(self.placement.reserved_at) + parse_duration(self.spec.scheduling.start_timeout)
+
+    def name(self, member: int) -> str:
+        """A member and its node, for people."""
+        return f"member {member} on {self.placement.members[member].node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """The user asked the job to pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """All members ended well."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The attempt is over; `retry` False means that no further one can help."""
+
+    cause: Cause
+    message: str
+    node: str | None = None
+    retry: bool = True
+
+
+Verdict = Suspend | Finish | GiveUp
+
+
+def parse_time(text: str) -> datetime:
+    """An RFC 3339 time as Kubernetes writes it."""
+    return datetime.fromisoformat(text)
+
+
+def suspended(gang: Gang) -> Suspend | None:
+    """The spec says suspend."""
+    return Suspend() if gang.spec.scheduling.suspend else None
+
+
+def completed(gang: Gang) -> Finish | None:
+    """Every member's pod succeeded."""
+    done = all(pod is not None and pod.phase == "Succeeded" for pod in gang.members)
+    return Finish() if done else None
+
+
+def failed(gang: Gang) -> GiveUp | None:
+    """A member failed: name the one that failed first, once the others had time to end or to admit a part in it."""
+    failures = [pod for pod in gang.pods if pod.phase == "Failed"]
+    if not failures:
+        return None
+    primary = [pod for pod in failures if _explains(pod)]
+    settled = all(pod.terminal for pod in gang.pods) or gang.now >= settles_at(failures, gang.now)
+    if not primary and not settled:
+        return None
+    first = min(primary or failures, key=lambda pod: (pod.finished or gang.now, pod.member))
+    return _verdict_on(gang, first)
+
+
+def settles_at(failures: list[PodView], now: datetime) -> datetime:
+    """When the members have had their time to say why they ended."""
+    return min((pod.finished or now) for pod in failures) + SETTLE
+
+
+def _explains(pod: PodView) -> bool:
+    """The pod's end is a cause by itself, not the echo of another's."""
+    words = pod.last_words
+    return words is not None and words.outcome == "Failed" and not words.secondary
+
+
+def _verdict_on(gang: Gang, pod: PodView) -> GiveUp:
+    node = gang.placement.members[pod.member].node
+    who = gang.name(pod.member)
+    words = pod.last_words
+    if pod.exit_reason in ("Evicted", "Preempting", "Terminated", "NodeShutdown", "DeletionByTaintManager"):
+        return GiveUp("Evicted", f"{who} was evicted: {pod.raw_message or pod.exit_reason}", node)
+    if pod.exit_reason == "NodeLost":
+        return GiveUp("NodeLost", f"{who} was lost with its node", node)
+    if pod.exit_reason == "OOMKilled":
+        return GiveUp("TrainingFailed", f"{who} was killed since it ran out of memory", node)
+    if words is not None and words.outcome == "Failed":
+        where = f"rank {words.rank} ({who})" if words.rank is not None else who
+        when = f" at step {words.step}" if words.step is not None else ""
+        message = f"{where} failed{when}: {words.error or 'no error was given'}"
+        if pod.exit_code == EXIT_RENDEZVOUS:
+            return GiveUp("StartTimeout", message, node)
+        return GiveUp("TrainingFailed", message, node, retry=pod.exit_code != EXIT_BAD_INPUT)
+    if pod.exit_code == EXIT_STOPPED:
+        return GiveUp("Stopped", f"{who} was asked to stop by something other than Kronos", node)
+    if pod.exit_code is not None and pod.exit_code > 128:
+        return GiveUp("TrainingFailed", f"{who} was killed by signal {pod.exit_code - 128}", node)
+    said = f": {last_line(pod.raw_message)}" if pod.raw_message.strip() else ""
+    code = f"exit code {pod.exit_code}" if pod.exit_code is not None else pod.exit_reason or "no exit code"
+    return GiveUp("TrainingFailed", f"{who} ended with {code}{said}", node)
+
+
+def last_line(text: str) -> str:
+    """The last line with something in it, at most 300 characters."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+def node_lost(gang: Gang) -> GiveUp | None:
+    """The node of a member that hasn't ended is gone or doesn't answer."""
+    for index, member in enumerate(gang.placement.members):
+        pod = gang.members[index]
+        if pod is not None and pod.terminal:
+            continue
+        node = gang.snapshot.node(member.node)
+        if node is None:
+            return GiveUp("NodeLost", f"node {member.node} is gone", member.node)
+        if not node.ready:
+            return GiveUp("NodeLost", f"node {member.node} doesn't answer", member.node)
+    return None
+
+
+def member_lost(gang: Gang) -> GiveUp | None:
+    """A member's pod was deleted by somebody else: it is gone after the gang had started, or on its way out."""
+    for index, pod in enumerate(gang.members):
+        gone = pod is None and gang.started
+        if gone or (pod is not None and pod.deleting and not pod.terminal):
+            return GiveUp(
+                "PodLost", f"the pod of {gang.name(index)} was deleted", gang.placement.members[index].node
+            )
+    return None
+
+
+def cannot_bind(gang: Gang) -> GiveUp | None:
+    """The scheduler found a member's node taken by somebody else."""
+    for pod in gang.pods:
+        since = pod.unschedulable_since
+        if not pod.node and since is not None and gang.now >= since + BIND_GRACE:
+            return GiveUp(
+                "StartTimeout",
+                f"{gang.name(pod.member)} lost its place: {pod.unschedulable}",
+                gang.placement.members[pod.member].node,
+            )
+    return None
+
+
+def start_timed_out(gang: Gang) -> GiveUp | None:
+    """Not all members were running in time."""
+    if gang.started or gang.now < gang.start_deadline:
+        return None
+    return GiveUp(
+        "StartTimeout",
+        f"the gang wasn't running {gang.spec.scheduling.start_timeout} after its place was reserved: "
+        f"{why_not_running(gang)}",
+    )
+
+
+def why_not_running(gang: Gang) -> str:
+    """One clause on what a starting gang waits for."""
+    problem = gang.snapshot.problems.get(gang.job.uid)
+    if problem:
+        return problem
+    for pod in gang.pods:
+        if pod.waiting:
+            return f"{gang.name(pod.member)} waits: {pod.waiting}"
+        if pod.unschedulable:
+            return f"{gang.name(pod.member)} isn't bound: {pod.unschedulable}"
+    running = sum(1 for pod in gang.pods if pod.phase == "Running")
+    return f"{running} of {len(gang.members)} members are running"
+
+
+POLICIES: tuple[Callable[[Gang], Verdict | None], ...] = (
+    suspended,
+    completed,
+    failed,
+    node_lost,
+    member_lost,
+    cannot_bind,
+    start_timed_out,
+)
+
+
+def judge(gang: Gang) -> Verdict | None:
+    """The first verdict of the chain, or None when the attempt goes on."""
+    return next((verdict for policy in POLICIES if (verdict := policy(gang)) is not None), None)

@@ -1,0 +1,194 @@
+"""Which jobs wait for a place, and what admission says about each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kronos.admission import Admitted, Option, Waiting, WaitingJob, admit
+from kronos.api.fabric import FabricSpec
+from kronos.api.job import TrainingJobSpec
+from kronos.api.plan import GangMember
+from kronos.lifecycle.gang import parse_time
+from kronos.lifecycle.objects import per_rank_amounts
+from kronos.lifecycle.snapshot import JobKey, JobView, PodView, Snapshot
+from kronos.placement import GangRequest, Placement, Topology
+from kronos.strategy import Candidate, Search, search
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A place for the whole gang and the strategy that it was chosen for."""
+
+    candidate: Candidate
+    search: Search
+    placement: Placement
+    runner_up: str | None
+    memory_limit_gib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a job has no place; `possible` False when only a change by a person helps."""
+
+    reason: str
+    message: str
+    possible: bool
+
+
+Outcome = Reservation | Wait
+
+
+def wants_place(job: JobView, snapshot: Snapshot) -> bool:
+    """The job could start now if it had a place: nothing of an earlier attempt is left and no back-off runs."""
+    status = job.status
+    return (
+        job.spec is not None
+        and not job.deleting
+        and not job.spec.scheduling.suspend
+        and status.phase not in ("Complete", "Failed")
+        and status.placement is None
+        and all(pod.terminal for pod in snapshot.pods_of(job))
+        and (status.not_before is None or parse_time(status.not_before) <= snapshot.now)
+    )
+
+
+def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
+    """Place the jobs that wait, in their order, on what is free in the snapshot."""
+    jobs = {key: job for key, job in sorted(snapshot.jobs.items()) if wants_place(job, snapshot)}
+    if not jobs:
+        return {}
+    waiting, searches = [], {}
+    for key, job in jobs.items():
+        assert job.spec is not None
+        fabric = snapshot.fabrics.get(job.spec.placement.fabric)
+        if fabric is None:
+            waiting.append(_refused(job, _no_fabric(job.spec, snapshot)))
+            continue
+        found = _search(job.spec.model_dump_json(by_alias=True), fabric.model_dump_json(by_alias=True))
+        searches[key] = found
+        refusal = _unknown_level(job.spec, fabric) or found.refusal
+        if refusal:
+            waiting.append(_refused(job, refusal))
+            continue
+        options = tuple(Option(candidate, _request(job.spec, candidate)) for candidate in found.candidates)
+        waiting.append(
+            WaitingJob(
+                key=key,
+                created=job.created,
+                uid=job.uid,
+                fabric=job.spec.placement.fabric,
+                options=options,
+                refusal=None,
+            )
+        )
+    topologies = {name: Topology.build(snapshot.nodes, fabric) for name, fabric in snapshot.fabrics.items()}
+    answers = admit(waiting, topologies, held(snapshot))
+    outcomes: dict[JobKey, Outcome] = {}
+    for key, answer in answers.items():
+        if isinstance(answer, Waiting):
+            outcomes[key] = Wait(answer.reason, answer.message, answer.possible)
+            continue
+        outcomes[key] = _reservation(snapshot, jobs[key], searches[key], answer)
+    return outcomes
+
+
+def _reservation(snapshot: Snapshot, job: JobView, found: Search, answer: Admitted) -> Reservation:
+    assert job.spec is not None
+    accelerator = snapshot.fabrics[job.spec.placement.fabric].accelerator(job.spec.accelerators.resource)
+    assert accelerator is not None, "the search refuses resources that the fabric doesn't describe"
+    return Reservation(
+        candidate=answer.candidate,
+        search=found,
+        placement=answer.placement,
+        runner_up=answer.runner_up,
+        memory_limit_gib=accelerator.memory_gib,
+    )
+
+
+def held(snapshot: Snapshot) -> dict[str, dict[str, int]]:
+    """What is taken on each node: by bound pods of anybody, and by reserved places whose pod isn't bound yet."""
+    taken: dict[str, dict[str, int]] = {}
+
+    def take(node: str, amounts: Mapping[str, int]) -> None:
+        on_node = taken.setdefault(node, {})
+        for resource, amount in amounts.items():
+            on_node[resource] = on_node.get(resource, 0) + amount
+        on_node["pods"] = on_node.get("pods", 0) + 1
+
+    for pod in snapshot.pods:
+        if pod.node and not pod.terminal:
+            take(pod.node, pod.requests)
+    for job in snapshot.jobs.values():
+        if job.spec is None or job.status.placement is None or job.status.phase in ("Complete", "Failed"):
+            continue
+        bound = {pod.member: pod for pod in snapshot.pods_of(job) if pod.attempt == job.status.attempt}
+        for index, member in enumerate(job.status.placement.members):
+            if _awaits_binding(bound.get(index)):
+                take(member.node, member_amounts(job.spec, member))
+    return taken
+
+
+def _awaits_binding(pod: PodView | None) -> bool:
+    return pod is None or (not pod.node and not pod.terminal)
+
+
+def member_amounts(spec: TrainingJobSpec, member: GangMember) -> dict[str, int]:
+    """What a member's pod requests, in base units."""
+    amounts = {name: amount * member.ranks for name, amount in per_rank_amounts(spec).items()}
+    return {spec.accelerators.resource: member.ranks, **amounts}
+
+
+def _request(spec: TrainingJobSpec, candidate: Candidate) -> GangRequest:
+    return GangRequest(
+        degrees=candidate.degrees,
+        resource=spec.accelerators.resource,
+        per_rank=per_rank_amounts(spec),
+        required=spec.placement.required,
+        preferred=spec.placement.preferred,
+        tensor_parallel_within=spec.placement.tensor_parallel_within,
+        node_selector=spec.template.node_selector,
+        tolerations=spec.template.tolerations,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _search(spec: str, fabric: str) -> Search:
+    """The strategies of a spec on a fabric; asked again each round for each waiting job, so remembered."""
+    return search(TrainingJobSpec.model_validate_json(spec), FabricSpec.model_validate_json(fabric))
+
+
+def _refused(job: JobView, refusal: str) -> WaitingJob:
+    assert job.spec is not None
+    return WaitingJob(
+        key=job.key,
+        created=job.created,
+        uid=job.uid,
+        fabric=job.spec.placement.fabric,
+        options=(),
+        refusal=refusal,
+    )
+
+
+def _no_fabric(spec: TrainingJobSpec, snapshot: Snapshot) -> str:
+    known = ", ".join(sorted(snapshot.fabrics)) or "there is none yet"
+    return (
+        f"the KronosFabric {spec.placement.fabric} doesn't exist ({known}); "
+        "apply one, or name another in placement.fabric"
+    )
+
+
+def _unknown_level(spec: TrainingJobSpec, fabric: FabricSpec) -> str | None:
+    rules = spec.placement
+    for field, level in (
+        ("required", rules.required),
+        ("preferred", rules.preferred),
+        ("tensorParallelWithin", rules.tensor_parallel_within),
+    ):
+        if level is not None and level not in fabric.level_names:
+            return (
+                f"placement.{field} names the level {level}, but the fabric {rules.fabric} has "
+                f"{', '.join(fabric.level_names)}; name one of those"
+            )
+    return None
