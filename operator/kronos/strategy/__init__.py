@@ -1,0 +1,24 @@
+"""Which parallelism: the layouts of a job that fit its accelerators, the best first, and why others don't.
+
+Pure: the answer follows from the job and the fabric alone. `search` is the way in; `docs/strategy.md` explains the model.
+"""
+
+from kronos.strategy.communication import AxisTraffic
+from kronos.strategy.degrees import Rejection
+from kronos.strategy.memory import MemoryBreakdown
+from kronos.strategy.search import Bottleneck, Candidate, Objective, Search, search
+from kronos.strategy.shapes import parameter_count
+from kronos.strategy.timing import StepTime
+
+__all__ = [
+    "AxisTraffic",
+    "Bottleneck",
+    "Candidate",
+    "MemoryBreakdown",
+    "Objective",
+    "Rejection",
+    "Search",
+    "StepTime",
+    "parameter_count",
+    "search",
+]

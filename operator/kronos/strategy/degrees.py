@@ -1,0 +1,203 @@
+"""Which degrees of parallelism a job may have at all: its pins, its shape, its batch and its accelerators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import gcd, prod
+
+from kronos.api.job import TrainingJobSpec
+from kronos.api.plan import Degrees
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why some splits of the job were refused."""
+
+    code: str
+    """Stable, for machines, such as `GlobalBatchNotDivisible`."""
+    message: str
+    """One sentence about the first such split (for memory, the one that misses least): what to change to what."""
+    count: int
+    """Splits that were refused so; a refused tensor or pipeline degree counts once."""
+
+
+class Rejections:
+    """Collects refusals by code."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Rejection] = {}
+
+    def add(self, code: str, message: str) -> None:
+        """Count one more; the first message of a code stays."""
+        known = self._found.get(code)
+        self._found[code] = Rejection(code, message, 1) if known is None else replace(known, count=known.count + 1)
+
+    def most_frequent_first(self) -> tuple[Rejection, ...]:
+        """All of them, by falling count, then by code."""
+        return tuple(sorted(self._found.values(), key=lambda rejection: (-rejection.count, rejection.code)))
+
+
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """Divisors of a positive number, ascending."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)}))
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """Degrees that the job fixes; None where the choice is free."""
+
+    data: int | None
+    sharded: int | None
+    tensor: int | None
+    pipeline: int | None
+
+    @classmethod
+    def of(cls, spec: TrainingJobSpec) -> Pins:
+        """The pins of a job; in mode Fixed a degree that isn't given is 1."""
+        strategy = spec.strategy
+        free = 1 if strategy.mode == "Fixed" else None
+        return cls(
+            data=strategy.data_parallel or free,
+            sharded=strategy.sharded_data_parallel or free,
+            tensor=strategy.tensor_parallel or free,
+            pipeline=strategy.pipeline_parallel or free,
+        )
+
+    @property
+    def product(self) -> int:
+        """Every world size is a multiple of this."""
+        return prod(pin or 1 for pin in (self.data, self.sharded, self.tensor, self.pipeline))
+
+    @property
+    def all_given(self) -> bool:
+        """Nothing is left to choose."""
+        return None not in (self.data, self.sharded, self.tensor, self.pipeline)
+
+
+def possible_degrees(spec: TrainingJobSpec, rejections: Rejections) -> Iterator[Degrees]:
+    """Every combination that the job allows and that divides heads, layers and batch; the rest is noted as rejected.
+
+    No world size from accelerators.min to accelerators.max is skipped: loops run over axes rather than over world
+    sizes, so that a degree which divides nothing is refused once, with all the world sizes it would have led to.
+    """
+    pins = Pins.of(spec)
+    low, high = spec.accelerators.min, spec.accelerators.max
+    if high // pins.product < -(-low // pins.product):
+        rejections.add("WorldSizeOutOfRange", _world_size_message(pins, low, high))
+        return
+    data_pins = (pins.data or 1) * (pins.sharded or 1)
+    pipeline_pin = pins.pipeline or 1
+    for tensor in _options(pins.tensor, high // (data_pins * pipeline_pin)):
+        if not _tensor_parallel_fits(spec, tensor, rejections):
+            continue
+        for pipeline in _options(pins.pipeline, high // (data_pins * tensor)):
+            model_ranks = tensor * pipeline
+            batch_options = _multiples(data_pins, -(-low // model_ranks), high // model_ranks)
+            if pins.data and pins.sharded:
+                batch_options = range(data_pins, data_pins + 1) if data_pins in batch_options else range(0)
+            if not batch_options or not _pipeline_parallel_fits(spec, pipeline, rejections):
+                continue
+            for batch_ranks in batch_options:
+                if _batch_fits(spec, batch_ranks, rejections):
+                    yield from _data_splits(pins, batch_ranks, tensor, pipeline)
+
+
+def _options(pin: int | None, most: int) -> range:
+    return range(pin, pin + 1) if pin else range(1, most + 1)
+
+
+def _multiples(of: int, low: int, high: int) -> range:
+    """Multiples of a number from low to high."""
+    return range(-(-low // of) * of, high + 1, of)
+
+
+def _data_splits(pins: Pins, batch_ranks: int, tensor: int, pipeline: int) -> Iterator[Degrees]:
+    for data in divisors(batch_ranks):
+        sharded = batch_ranks // data
+        if pins.data in (None, data) and pins.sharded in (None, sharded):
+            # Skips validation, which these loops have done, because it would be most of the search's time.
+            yield Degrees.model_construct(
+                data_parallel=data,
+                sharded_data_parallel=sharded,
+                tensor_parallel=tensor,
+                pipeline_parallel=pipeline,
+            )
+
+
+def _tensor_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Rejections) -> bool:
+    shape = spec.model
+    for code, field, size in (
+        ("AttentionHeadsNotDivisible", "attentionHeads", shape.attention_heads),
+        ("KeyValueHeadsNotDivisible", "keyValueHeads", shape.kv_heads),
+        ("FeedForwardNotDivisible", "feedForwardSize", shape.ffn_size),
+    ):
+        if size % degree:
+            allowed = one_of(divisors(gcd(shape.attention_heads, shape.kv_heads, shape.ffn_size)))
+            rejections.add(
+                code,
+                f"tensorParallel {degree} does not divide model.{field} {size}; use {allowed}, or change model.{field}",
+            )
+            return False
+    return True
+
+
+def _pipeline_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Rejections) -> bool:
+    layers = spec.model.layers
+    if degree > layers:
+        rejections.add(
+            "FewerLayersThanStages",
+            f"pipelineParallel {degree} exceeds model.layers {layers}; use at most {layers}",
+        )
+        return False
+    if degree > 1 and spec.model.tied_embeddings:
+        rejections.add(
+            "TiedEmbeddings",
+            f"model.tiedEmbeddings keeps the embedding and the head on one stage; use pipelineParallel 1 instead of "
+            f"{degree}, or set tiedEmbeddings to false",
+        )
+        return False
+    return True
+
+
+def _batch_fits(spec: TrainingJobSpec, batch_ranks: int, rejections: Rejections) -> bool:
+    batch = spec.optimization.global_batch_size
+    if batch % batch_ranks == 0:
+        return True
+    usable = divisors(batch)
+    near = (max(d for d in usable if d < batch_ranks), *(d for d in usable if d > batch_ranks))[:2]
+    above = -(-batch // batch_ranks) * batch_ranks
+    rejections.add(
+        "GlobalBatchNotDivisible",
+        f"dataParallel x shardedDataParallel {batch_ranks} does not divide optimization.globalBatchSize {batch}; "
+        f"use {one_of(near)}, or set globalBatchSize to {above}",
+    )
+    return False
+
+
+def _world_size_message(pins: Pins, low: int, high: int) -> str:
+    product = pins.product
+    if product > high:
+        return (
+            f"the strategy's degrees multiply to {product} ranks, more than accelerators.max {high}; "
+            f"lower a degree or raise max to {product}"
+        )
+    if pins.all_given:
+        return (
+            f"the strategy's degrees multiply to {product} ranks, fewer than accelerators.min {low}; "
+            f"raise a degree or lower min to {product}"
+        )
+    above = -(-low // product) * product
+    return (
+        f"the pinned degrees multiply to {product}, and no multiple of {product} lies from accelerators.min {low} to "
+        f"max {high}; set max to {above}"
+    )
+
+
+def one_of(numbers: tuple[int, ...]) -> str:
+    """`1, 2 or 4`."""
+    *head, last = (str(number) for number in numbers)
+    return f"{', '.join(head)} or {last}" if head else last
