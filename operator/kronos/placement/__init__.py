@@ -1,0 +1,27 @@
+"""Which nodes a gang runs on: the fabric as a tree, the fit of the whole gang, the ranks in the mesh. Pure."""
+
+from kronos.placement.answer import NoFit, Placement
+from kronos.placement.gang import place, why_not
+from kronos.placement.nodes import PODS, Node, Taint
+from kronos.placement.request import GangRequest, Traffic
+from kronos.placement.topology import WHOLE, Topology
+from kronos.placement.usage import Place, Usage, member_requests, reserve, usage_of
+
+__all__ = [
+    "PODS",
+    "WHOLE",
+    "GangRequest",
+    "NoFit",
+    "Node",
+    "Place",
+    "Placement",
+    "Taint",
+    "Topology",
+    "Traffic",
+    "Usage",
+    "member_requests",
+    "place",
+    "reserve",
+    "usage_of",
+    "why_not",
+]

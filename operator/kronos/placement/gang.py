@@ -1,0 +1,90 @@
+"""Placing a gang: which nodes, how many ranks on each, which rank where in the mesh, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kronos.api.plan import GangMember
+from kronos.placement.answer import NoFit, Placement, count
+from kronos.placement.packing import Packing
+from kronos.placement.ranks import map_ranks
+from kronos.placement.request import GangRequest
+from kronos.placement.scope import Scope
+from kronos.placement.shortfall import explain
+from kronos.placement.slots import free_slots, usable_nodes
+from kronos.placement.topology import Topology
+from kronos.placement.usage import Usage
+
+
+def place(topology: Topology, usage: Usage, request: GangRequest) -> Placement | NoFit:
+    """Find the best place for the gang among what is free, or say what would make it fit.
+
+    In order of importance: inside the required domain; inside a preferred one; tensor groups inside domains as narrow
+    as possible; as few domains as possible at each level, widest first; the tightest fit. Equal input in any order
+    gives an equal answer.
+    """
+    scope = Scope.of(topology, request)
+    if isinstance(scope, NoFit):
+        return scope
+    slots = free_slots(topology, usable_nodes(topology, request), usage, request)
+    need, group = request.degrees.world_size, request.degrees.tensor_parallel
+    for within in scope.anchors:
+        candidates = scope.domains(within)
+        for tensor_depth in scope.tensor_depths(within):
+            packing = Packing(topology, slots, group, tensor_depth)
+            chosen = packing.choose(candidates, need)
+            if chosen is not None:
+                return _placement(topology, request, tensor_depth, packing.share_out(chosen, need))
+    no_fit = explain(topology, usage, request, scope)
+    assert no_fit is not None, "a gang that nothing stands against fits"
+    return no_fit
+
+
+def why_not(topology: Topology, usage: Usage, request: GangRequest) -> NoFit | None:
+    """What stands against placing the gang now; None exactly when `place` finds a place. Cheaper than placing."""
+    scope = Scope.of(topology, request)
+    return scope if isinstance(scope, NoFit) else explain(topology, usage, request, scope)
+
+
+def _placement(
+    topology: Topology, request: GangRequest, tensor_depth: int, shares: Sequence[tuple[int, int]]
+) -> Placement:
+    """Describe the chosen nodes, each (position, ranks) in the order in which ranks are numbered."""
+    paths = [topology.paths[position] for position, ranks in shares for _ in range(ranks)]
+    rank_map, cost = map_ranks(request.degrees, paths, topology.link_costs, request.traffic)
+    domains = {
+        level: len({topology.paths[position][depth] for position, _ in shares})
+        for depth, level in enumerate(topology.levels)
+    }
+    tensor_level = topology.level_name(tensor_depth)
+    return Placement(
+        members=tuple(
+            GangMember(node=topology.nodes[position].name, ranks=ranks) for position, ranks in shares
+        ),
+        rank_map=rank_map,
+        domains=domains,
+        tensor_level=tensor_level,
+        summary=_summary(domains, tensor_level, request.degrees.tensor_parallel),
+        cost=cost,
+        node_domains=tuple(_labels(topology, position) for position, _ in shares),
+    )
+
+
+def _summary(domains: dict[str, int], tensor_level: str, group: int) -> str:
+    """For people: nodes, then wider levels up to the first that is a single domain."""
+    parts = []
+    for level, used in reversed(domains.items()):
+        parts.append(count(used, level))
+        if used == 1 and len(parts) > 1:
+            break
+    text = " in ".join(parts)
+    return text if group == 1 else f"{text}; each tensor group inside one {tensor_level}"
+
+
+def _labels(topology: Topology, position: int) -> dict[str, str]:
+    """The known domains of a node, by level."""
+    return {
+        topology.level_name(domain.depth): domain.name
+        for domain in (topology.domains[index] for index in topology.paths[position])
+        if domain.known
+    }

@@ -1,0 +1,79 @@
+"""Nodes as placement sees them, and which of them a gang may use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kronos.api.job import Toleration
+
+PODS = "pods"
+"""The resource of which every pod takes one."""
+
+_KEEPS_PODS_AWAY = ("NoSchedule", "NoExecute")
+_DIGITS = re.compile(r"([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A taint on a node, as in Kubernetes."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A Kubernetes node.
+
+    Amounts in `allocatable` are whole numbers in base units: cpu in millicores, memory in bytes, `pods` and extended
+    resources in units.
+    """
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    ready: bool = True
+    schedulable: bool = True
+
+
+def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
+    """Whether one of the tolerations covers the taint, by the rules of Kubernetes."""
+    return any(
+        (toleration.effect is None or toleration.effect == taint.effect)
+        and (not toleration.key or toleration.key == taint.key)
+        and (toleration.operator == "Exists" or (toleration.value or "") == taint.value)
+        for toleration in tolerations
+    )
+
+
+def why_unusable(node: Node, selector: Mapping[str, str], tolerations: Iterable[Toleration]) -> str | None:
+    """Why pods with this selector and these tolerations can't go to the node, or None when they can.
+
+    The answer completes a sentence that begins with "the node". Taints that merely ask to be avoided
+    (PreferNoSchedule) don't count.
+    """
+    if not node.ready:
+        return "is not ready"
+    if not node.schedulable:
+        return "is cordoned"
+    for key, value in sorted(selector.items()):
+        if node.labels.get(key) != value:
+            return f"lacks the label {key}={value}"
+    for taint in node.taints:
+        if taint.effect in _KEEPS_PODS_AWAY and not tolerates(tolerations, taint):
+            return f"has the taint {taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
+    return None
+
+
+NaturalKey = tuple[tuple[str | int, ...], str]
+
+
+def natural_key(text: str) -> NaturalKey:
+    """Sort key by which numbers inside names compare as numbers: node-9 comes before node-10."""
+    # Splitting by a captured group alternates text and digits, so equal positions always hold equal types.
+    parts = _DIGITS.split(text)
+    return tuple(int(part) if index % 2 else part for index, part in enumerate(parts)), text

@@ -1,0 +1,228 @@
+"""Choosing nodes: as few domains as possible, widest level first, and among those the tightest fit.
+
+Slots are packed in tensor groups: at the tensor depth, what a domain offers is rounded down to whole groups, so every
+group lies inside one domain of that depth. What is better is a single number per choice, made of
+
+    domains used at each level, widest first       then       free slots of the used domains, nodes first
+
+Such numbers add up over the tree, and adding the same to both sides never turns a comparison round, so the cheapest
+ways to get slots out of a domain follow from those of its children. That search is exact. Its work grows with nodes
+times ranks; where it would exceed `EXACT_WORK`, domains are filled largest first and the rest goes to the tightest
+one that holds it, which still uses the fewest domains at the level where the gang is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kronos.placement.topology import Topology
+
+EXACT_WORK = 20_000
+"""Steps (nodes times ranks) of exact search that the choice of one place may take, at about a microsecond each."""
+
+_Nodes = Any
+"""Positions of nodes in nested pairs: shared between ways, flattened only for the way that is taken."""
+_Way = tuple[int, int, _Nodes]
+"""A way to get slots out of a domain: (slots, cost, nodes)."""
+
+
+def capacities(topology: Topology, slots: Sequence[int], group: int, tensor_depth: int) -> list[int]:
+    """Slots that each domain offers to gangs whose tensor groups of this size lie inside domains of this depth.
+
+    Down to the tensor depth the numbers are whole groups; below it they are plain sums.
+    """
+    offered = [0] * len(topology.domains)
+    leaf_depth = len(topology.levels)
+    for domain in reversed(topology.domains):
+        if domain.depth == leaf_depth:
+            total = slots[domain.start]
+        else:
+            total = sum(offered[child] for child in domain.children)
+        offered[domain.index] = total - total % group if domain.depth == tensor_depth else total
+    return offered
+
+
+class Packing:
+    """The search for nodes, for one request at one tensor depth. Used once: it counts its work."""
+
+    def __init__(self, topology: Topology, slots: Sequence[int], group: int, tensor_depth: int) -> None:
+        self._topology = topology
+        self._slots = slots
+        self._group = group
+        self._tensor_depth = tensor_depth
+        self._leaf_depth = len(topology.levels)
+        self.capacity = capacities(topology, slots, group, tensor_depth)
+        self._work_left = EXACT_WORK
+        self._free = capacities(topology, slots, 1, tensor_depth)
+        self._counted, self._wasted = self._units()
+
+    def choose(self, candidates: Sequence[int], need: int) -> list[int] | None:
+        """Positions of the best nodes for `need` ranks inside one of the domains, in the order of the tree.
+
+        The candidates are domains of one depth, `need` is whole tensor groups. None when no candidate holds them.
+        """
+        holders = [index for index in candidates if self.capacity[index] >= need]
+        if not holders:
+            return None
+        _, nodes = self._cheapest(holders, need)
+        return sorted(_flatten(nodes))
+
+    def share_out(self, chosen: Sequence[int], need: int) -> list[tuple[int, int]]:
+        """Divide `need` ranks over chosen nodes: (position, ranks) in the order in which ranks are numbered.
+
+        Nodes are filled one after the other, so that one node at most is left partly free. Ranks are numbered along
+        the tree; where tensor groups span several nodes, nodes with whole groups come first, so that fewer groups
+        are cut.
+        """
+        paths = self._topology.paths
+        ranks: dict[int, int] = {}
+        inside: dict[int, int] = {}
+        left = need
+        for _, members in self._by_tensor_domain(chosen):
+            room = sum(self._slots[node] for node in members)
+            quota = min(left, room - room % self._group)
+            left -= quota
+            for node in members:
+                ranks[node] = min(quota, self._slots[node])
+                quota -= ranks[node]
+                for index in paths[node]:
+                    inside[index] = inside.get(index, 0) + ranks[node]
+        assert left == 0, "the chosen nodes hold the gang"
+        assert all(ranks.values()), "a node without ranks would have made the choice cheaper"
+
+        def order(node: int) -> list[tuple[bool, int]]:
+            return [(inside[index] % self._group != 0, index) for index in paths[node]]
+
+        return [(node, ranks[node]) for node in sorted(chosen, key=order)]
+
+    def _by_tensor_domain(self, chosen: Sequence[int]) -> list[tuple[int, list[int]]]:
+        """Chosen nodes by the domain of the tensor depth that holds them, in the order of the tree."""
+        groups: dict[int, list[int]] = {}
+        for node in chosen:
+            domain = self._topology.paths[node][self._tensor_depth - 1] if self._tensor_depth else 0
+            groups.setdefault(domain, []).append(node)
+        return list(groups.items())
+
+    def _units(self) -> tuple[list[int], list[int]]:
+        """What one used domain, and one free slot of it, cost at each depth: digits of one large number."""
+        digits = [self._free[0] + 1] * self._leaf_depth + [len(self._topology.nodes) + 1] * self._leaf_depth
+        units = [1]
+        for radix in digits:
+            units.append(units[-1] * radix)
+        # From the least significant digit: waste of the widest level to waste of nodes, nodes used to widest used.
+        wasted = [0, *units[: self._leaf_depth]]
+        counted = [0, *reversed(units[self._leaf_depth : -1])]
+        return counted, wasted
+
+    def _own_cost(self, index: int) -> int:
+        """Cost of using a domain at all, without those inside it."""
+        depth = self._topology.domains[index].depth
+        return self._counted[depth] + self._free[index] * self._wasted[depth]
+
+    def _cheapest(self, holders: Sequence[int], need: int) -> tuple[int, _Nodes]:
+        """The best choice inside a single one of the domains, each of which holds the need."""
+        if self._topology.domains[holders[0]].depth == self._leaf_depth:
+            best_leaf = min(holders, key=self._own_cost)
+            return self._inside(best_leaf, need)
+        if len(holders) > 1:
+            fewest = [self._fewest_children(index, need) for index in holders]
+            holders = [index for index, count in zip(holders, fewest, strict=True) if count == min(fewest)]
+        best: tuple[int, _Nodes] | None = None
+        for index in holders:
+            found = self._inside(index, need)
+            if best is None or found[0] < best[0]:
+                best = found
+        assert best is not None
+        return best
+
+    def _fewest_children(self, index: int, need: int) -> int:
+        """The least number of its children that hold the need together."""
+        sizes = sorted(
+            (self.capacity[child] for child in self._topology.domains[index].children), reverse=True
+        )
+        for count, size in enumerate(sizes, start=1):
+            need -= size
+            if need <= 0:
+                return count
+        raise AssertionError("the domain holds the need")
+
+    def _inside(self, index: int, need: int) -> tuple[int, _Nodes]:
+        """The best choice inside the domain, which holds the need: its cost and its nodes."""
+        domain = self._topology.domains[index]
+        if domain.depth == self._leaf_depth:
+            return self._own_cost(index), domain.start
+        holders = [child for child in domain.children if self.capacity[child] >= need]
+        if holders:
+            cost, nodes = self._cheapest(holders, need)
+            return cost + self._own_cost(index), nodes
+        step = self._group if self._tensor_depth == self._leaf_depth else 1
+        work = (domain.stop - domain.start) * (need // step)
+        if work > self._work_left:
+            return self._fill(index, need)
+        self._work_left -= work
+        _, cost, nodes = self._ways(index, need)[-1]
+        return cost, nodes
+
+    def _ways(self, index: int, need: int) -> list[_Way]:
+        """The cheapest way to each number of slots worth having from the domain, ascending in slots and in cost."""
+        domain = self._topology.domains[index]
+        own = self._own_cost(index)
+        if domain.depth == self._leaf_depth:
+            room = min(self.capacity[index], need)
+            return [(room, own, domain.start)] if room else []
+        best: dict[int, _Way] = {0: (0, 0, None)}
+        for child in domain.children:
+            child_ways = self._ways(child, need)
+            for slots, cost, nodes in list(best.values()):
+                for more, extra, more_nodes in child_ways:
+                    total = min(slots + more, need)
+                    known = best.get(total)
+                    if known is None or cost + extra < known[1]:
+                        best[total] = (total, cost + extra, (nodes, more_nodes))
+        worth: list[_Way] = []
+        cheapest: int | None = None
+        for slots, cost, nodes in sorted(best.values(), key=lambda way: (-way[0], way[1])):
+            if domain.depth == self._tensor_depth:
+                slots -= slots % self._group
+            if slots and (cheapest is None or cost < cheapest):
+                cheapest = cost
+                if worth and worth[-1][0] == slots:
+                    worth.pop()
+                worth.append((slots, cost + own, nodes))
+        return worth[::-1]
+
+    def _fill(self, index: int, need: int) -> tuple[int, _Nodes]:
+        """A good choice inside the domain without search: largest children first, the rest in the tightest one."""
+        domain = self._topology.domains[index]
+        cost = self._own_cost(index)
+        if domain.depth == self._leaf_depth:
+            return cost, domain.start
+        nodes: _Nodes = None
+        by_size = sorted(domain.children, key=lambda child: (-self.capacity[child], child))
+        for position, child in enumerate(by_size):
+            if self.capacity[child] >= need:
+                tight = [other for other in by_size[position:] if self.capacity[other] >= need]
+                smallest = self.capacity[tight[-1]]
+                extra, more = self._cheapest(
+                    [other for other in tight if self.capacity[other] == smallest], need
+                )
+                return cost + extra, (nodes, more)
+            extra, more = self._fill(child, self.capacity[child])
+            cost += extra
+            nodes = (nodes, more)
+            need -= self.capacity[child]
+        raise AssertionError("the domain holds the need")
+
+
+def _flatten(nodes: _Nodes) -> list[int]:
+    """Positions in nested pairs, as a list."""
+    found: list[int] = []
+    stack = [nodes]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, tuple):
+            stack.extend(item)
+        elif item is not None:
+            found.append(item)
+    return found

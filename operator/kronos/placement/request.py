@@ -1,0 +1,56 @@
+"""What a gang asks of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+from kronos.api.job import Toleration
+from kronos.api.plan import Degrees
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that one rank sends per step along each axis of parallelism."""
+
+    data_parallel: float = 0.0
+    sharded_data_parallel: float = 0.0
+    tensor_parallel: float = 0.0
+    pipeline_parallel: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GangRequest:
+    """One way of running a job: so many ranks, in groups that talk so much, each needing so much of a node.
+
+    Level names are those of the fabric, or `node`. `per_rank` holds what a rank needs besides its one accelerator,
+    in the base units of `Node.allocatable`. Without `traffic` the order of the axes decides what sits close: tensor,
+    pipeline, sharded data, data.
+    """
+
+    degrees: Degrees
+    resource: str
+    per_rank: Mapping[str, int] = field(default_factory=dict)
+    required: str | None = None
+    preferred: str | None = None
+    tensor_parallel_within: str | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    avoid_nodes: frozenset[str] = frozenset()
+    traffic: Traffic | None = None
+
+    @property
+    def shape(self) -> Hashable:
+        """Equal for two requests exactly when the same nodes can hold them: degrees enter by groups and ranks only."""
+        return (
+            self.degrees.world_size,
+            self.degrees.tensor_parallel,
+            self.resource,
+            tuple(sorted(self.per_rank.items())),
+            self.required,
+            self.preferred,
+            self.tensor_parallel_within,
+            tuple(sorted(self.node_selector.items())),
+            self.tolerations,
+            self.avoid_nodes,
+        )

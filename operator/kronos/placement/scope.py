@@ -1,0 +1,77 @@
+"""Which domains a request allows: for the whole gang, and for its tensor groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kronos.placement.answer import NoFit
+from kronos.placement.request import GangRequest
+from kronos.placement.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The levels of a request as depths in the tree."""
+
+    topology: Topology
+    required: int
+    """Depth of the domain that must hold the whole gang; 0 for the whole cluster."""
+    preferred: int | None
+    """Depth of the domain that should hold the whole gang, where it asks for more than `required` does."""
+    tensor_limit: int
+    """Depth of the widest domains that may hold a tensor group."""
+    splits_tensors: bool
+    """Whether there are tensor groups of more than one rank."""
+
+    @staticmethod
+    def of(topology: Topology, request: GangRequest) -> Scope | NoFit:
+        """Look the request's levels up; a NoFit when one that must hold something isn't there."""
+        for level in (request.required, request.preferred, request.tensor_parallel_within):
+            if level is not None and level not in topology.fabric_levels:
+                return NoFit(
+                    reason="UnknownLevel",
+                    message=f"the fabric has no level {level}; its levels are {', '.join(topology.fabric_levels)}",
+                    change=f"a fabric with a level {level}",
+                    possible=False,
+                )
+        required = topology.depth_of(request.required) if request.required else 0
+        if required is None:
+            return NoFit(
+                reason="UnlabelledLevel",
+                message=f"needs one {request.required}, but no node carries the label of that level",
+                change=f"nodes labelled with their {request.required}",
+                possible=False,
+            )
+        preferred = topology.depth_of(request.preferred) if request.preferred else None
+        if preferred is not None and preferred <= required:
+            preferred = None
+        return Scope(
+            topology=topology,
+            required=required,
+            preferred=preferred,
+            tensor_limit=_tensor_limit(topology, request.tensor_parallel_within),
+            splits_tensors=request.degrees.tensor_parallel > 1,
+        )
+
+    @property
+    def anchors(self) -> tuple[int, ...]:
+        """Depths at which a single domain may hold the whole gang, in order of preference."""
+        return (self.required,) if self.preferred is None else (self.preferred, self.required)
+
+    def domains(self, depth: int) -> list[int]:
+        """The domains of a depth that count as one place: those whose label is known."""
+        return [index for index in self.topology.at_depth[depth] if self.topology.domains[index].known]
+
+    def tensor_depths(self, anchor: int) -> range:
+        """Depths of domains that may hold the tensor groups of a gang inside one domain of depth `anchor`."""
+        leaf_depth = len(self.topology.levels)
+        widest = max(self.tensor_limit, anchor) if self.splits_tensors else leaf_depth
+        return range(leaf_depth, widest - 1, -1)
+
+
+def _tensor_limit(topology: Topology, level: str | None) -> int:
+    """Depth of the widest level of the tree that is no wider than the given one; 0 without a level."""
+    if level is None:
+        return 0
+    allowed = topology.fabric_levels[topology.fabric_levels.index(level) :]
+    return next(depth for depth, name in enumerate(topology.levels, start=1) if name in allowed)

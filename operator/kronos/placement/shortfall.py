@@ -1,0 +1,163 @@
+"""Why a gang has no place: the one dominant reason, and the smallest change that would make it fit.
+
+A gang fits exactly when one allowed domain offers enough slots with its tensor groups inside the widest domains that
+are allowed for them. So the answer needs sums over the tree, no search.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kronos.placement.answer import NoFit, count
+from kronos.placement.nodes import PODS, why_unusable
+from kronos.placement.packing import capacities
+from kronos.placement.request import GangRequest
+from kronos.placement.scope import Scope
+from kronos.placement.slots import free_slots, usable_nodes
+from kronos.placement.topology import Topology
+from kronos.placement.usage import Usage
+
+
+def explain(topology: Topology, usage: Usage, request: GangRequest, scope: Scope) -> NoFit | None:
+    """Say why the gang has no place now, or None when it has one."""
+    case = _Case(topology, request, scope)
+    usable = usable_nodes(topology, request)
+    free = case.offered(free_slots(topology, usable, usage, request))
+    if case.fits(free):
+        return None
+    everywhere = replace(request, avoid_nodes=frozenset())
+    usable_later = usable_nodes(topology, everywhere)
+    empty = case.offered(free_slots(topology, usable_later, {}, request))
+    if not case.fits(empty):
+        return case.never(usable_later, empty)
+    if usable != usable_later and case.fits(case.offered(free_slots(topology, usable_later, usage, request))):
+        return case.avoided()
+    return case.waits(usable, usage, free, empty)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One request that has no place."""
+
+    topology: Topology
+    request: GangRequest
+    scope: Scope
+
+    @property
+    def _need(self) -> int:
+        return self.request.degrees.world_size
+
+    @property
+    def _where(self) -> str:
+        """The required level in words, with a space before it."""
+        return f" in one {self.request.required}" if self.request.required else ""
+
+    @property
+    def _slots(self) -> str:
+        return f"{self.request.resource} {'slot' if self._need == 1 else 'slots'}"
+
+    @property
+    def _asks(self) -> str:
+        """What the gang needs, in words."""
+        groups = ""
+        if self.scope.splits_tensors and self.request.tensor_parallel_within:
+            groups = (
+                f" in tensor groups of {self.request.degrees.tensor_parallel}, "
+                f"each inside one {self.request.tensor_parallel_within}"
+            )
+        return f"{self._need} free {self._slots}{self._where}{groups}"
+
+    def offered(self, slots: Sequence[int]) -> dict[int, int]:
+        """What each domain that may hold the gang offers to it, when nodes have so many slots."""
+        depth = self.scope.tensor_depths(self.scope.required)[-1]
+        offers = capacities(self.topology, slots, self.request.degrees.tensor_parallel, depth)
+        return {index: offers[index] for index in self.scope.domains(self.scope.required)}
+
+    def fits(self, offered: dict[int, int]) -> bool:
+        """Whether one domain offers enough."""
+        return max(offered.values(), default=0) >= self._need
+
+    def never(self, usable: list[bool], empty: dict[int, int]) -> NoFit:
+        """The gang doesn't fit the cluster as it is, however empty."""
+        offering = [
+            at for at, node in enumerate(self.topology.nodes) if node.allocatable.get(self.request.resource)
+        ]
+        if not offering:
+            return NoFit(
+                reason="NoSuchResource",
+                message=f"needs {self._asks}; no node offers {self.request.resource}",
+                change=f"nodes with {self.request.resource}",
+                possible=False,
+            )
+        largest = max(empty.values(), default=0)
+        left_out = self._left_out([at for at in offering if not usable[at]])
+        missing = self._need - largest
+        if not any(usable[at] for at in offering):
+            reason, finding = "NoUsableNode", "no node with them is usable"
+        elif self.request.required:
+            reason, finding = "ExceedsCapacity", f"the largest {self.request.required} has {largest} in all"
+        else:
+            reason, finding = "ExceedsCapacity", f"the usable nodes have {largest} in all"
+        short = self._short_of(usable, {})
+        limit = f" because of {short}" if short else ""
+        return NoFit(
+            reason=reason,
+            message=f"needs {self._asks}; {finding}{limit}{left_out}",
+            change=f"nodes with {missing} more {self._slots}{self._where}",
+            possible=False,
+            missing=missing,
+        )
+
+    def _left_out(self, positions: Sequence[int]) -> str:
+        """Which nodes with accelerators don't count, in words; empty when that changes nothing."""
+        if not positions:
+            return ""
+        whys = Counter(
+            why_unusable(self.topology.nodes[at], self.request.node_selector, self.request.tolerations)
+            for at in positions
+        )
+        why, times = min(whys.items(), key=lambda item: (-item[1], str(item[0])))
+        others = len(positions) - times
+        tail = f", {others} for other reasons" if others else ""
+        return f"; {count(len(positions), 'node')} left out: {times} because it {why}{tail}"
+
+    def avoided(self) -> NoFit:
+        """The gang would fit now if no node were avoided."""
+        names = sorted(self.request.avoid_nodes)
+        return NoFit(
+            reason="NodesAvoided",
+            message=f"needs {self._asks}; they are only there with {', '.join(names)}, avoided after a failure",
+            change=f"another node than {', '.join(names)}",
+            possible=True,
+        )
+
+    def waits(self, usable: list[bool], usage: Usage, free: dict[int, int], empty: dict[int, int]) -> NoFit:
+        """The gang fits once others have gone: name the domain that lacks least."""
+        able = [index for index, total in empty.items() if total >= self._need]
+        best = min(able, key=lambda index: (-free[index], index))
+        missing = self._need - free[best]
+        more = (
+            f"{missing} more free {self.request.resource} {'slot' if missing == 1 else 'slots'}{self._where}"
+        )
+        short = self._short_of(usable, usage)
+        if short:
+            more = f"{short} for {missing} more {'rank' if missing == 1 else 'ranks'}{self._where}"
+        place = f"the best {self.request.required}" if self.request.required else "the cluster"
+        has = f"has {free[best]} free of {empty[best]}"
+        return NoFit(
+            reason="InsufficientCapacity",
+            message=f"needs {self._asks}; {place} {has}; waits for {more}",
+            change=more,
+            possible=True,
+            missing=missing,
+        )
+
+    def _short_of(self, usable: list[bool], usage: Usage) -> str | None:
+        """The resource other than accelerators that alone stands in the way, if one does."""
+        for name in (*sorted(self.request.per_rank), PODS):
+            slots = free_slots(self.topology, usable, usage, self.request, without=name)
+            if self.fits(self.offered(slots)):
+                return name
+        return None
