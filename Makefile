@@ -4,7 +4,7 @@ SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 SETUP = @command -v python3 >/dev/null 2>&1 || { echo "Kronos needs Python 3.11 or newer as python3; install it and try again." >&2; exit 1; }; \
-	python3 operator/kronos/local/bootstrap.py
+	python3 -I operator/kronos/local/bootstrap.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test up down env setup crds lint format pytest clean
