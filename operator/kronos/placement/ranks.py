@@ -18,13 +18,11 @@ from math import ceil, prod
 from kronos.api.plan import Degrees
 from kronos.placement.request import Traffic
 
-_AXES = ("pipeline_parallel", "data_parallel", "sharded_data_parallel", "tensor_parallel")
+_AXES = ("pipeline", "data", "sharded_data", "tensor")
 """Axes of the mesh, outermost first."""
-_CHAIN = "pipeline_parallel"
+_CHAIN = "pipeline"
 """The axis whose last rank sends nothing back to the first."""
-_USUAL_WEIGHTS = Traffic(
-    tensor_parallel=1000.0, pipeline_parallel=100.0, sharded_data_parallel=10.0, data_parallel=1.0
-)
+_USUAL_WEIGHTS: Mapping[str, float] = {"tensor": 1000.0, "pipeline": 100.0, "sharded_data": 10.0, "data": 1.0}
 """Stands in where traffic isn't known: each axis closer than the next by an order of magnitude."""
 
 _Path = tuple[int, ...]
@@ -44,8 +42,12 @@ def map_ranks(
     Returns:
         The map, and its cost relative to a lower bound (1.0 is the best there can be); None without traffic.
     """
-    sizes = {axis: int(getattr(degrees, axis)) for axis in _AXES}
-    weights = {axis: float(getattr(traffic or _USUAL_WEIGHTS, axis)) for axis in _AXES if sizes[axis] > 1}
+    sizes = {axis: int(getattr(degrees, f"{axis}_parallel")) for axis in _AXES}
+    weights = {
+        axis: _USUAL_WEIGHTS[axis] if traffic is None else float(getattr(traffic, axis))
+        for axis in _AXES
+        if sizes[axis] > 1
+    }
     outer = [axis for axis in _AXES[:-1] if sizes[axis] > 1]
     best_cost, best_strides = float("inf"), dict.fromkeys(_AXES, 1)
     for order in permutations(outer):
@@ -62,7 +64,7 @@ def map_ranks(
     bound = sum(
         weight * _axis_bound(axis, sizes[axis], paths, link_costs) for axis, weight in weights.items()
     )
-    return _flattened(sizes, best_strides), best_cost / bound if bound > 0 else 1.0
+    return _flattened(sizes, best_strides), max(1.0, best_cost / bound) if bound > 0 else 1.0
 
 
 def _strides(order: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:

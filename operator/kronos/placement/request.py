@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from kronos.api.job import Toleration
 from kronos.api.plan import Degrees
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(Protocol):
     """Bytes that one rank sends per step along each axis of parallelism."""
 
-    data_parallel: float = 0.0
-    sharded_data_parallel: float = 0.0
-    tensor_parallel: float = 0.0
-    pipeline_parallel: float = 0.0
+    @property
+    def tensor(self) -> float:
+        """Along tensor groups."""
+
+    @property
+    def pipeline(self) -> float:
+        """To the neighbouring stages."""
+
+    @property
+    def sharded_data(self) -> float:
+        """Along the ranks that share one sharded copy."""
+
+    @property
+    def data(self) -> float:
+        """Along replicas."""
 
 
 @dataclass(frozen=True, slots=True)

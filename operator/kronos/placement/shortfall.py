@@ -55,6 +55,11 @@ class _Case:
         return f" in one {self.request.required}" if self.request.required else ""
 
     @property
+    def _limits_groups(self) -> bool:
+        """Whether the request says where tensor groups must lie, so that only whole groups of slots count."""
+        return self.scope.splits_tensors and self.request.tensor_parallel_within is not None
+
+    @property
     def _slots(self) -> str:
         return f"{self.request.resource} {'slot' if self._need == 1 else 'slots'}"
 
@@ -62,7 +67,7 @@ class _Case:
     def _asks(self) -> str:
         """What the gang needs, in words."""
         groups = ""
-        if self.scope.splits_tensors and self.request.tensor_parallel_within:
+        if self._limits_groups:
             groups = (
                 f" in tensor groups of {self.request.degrees.tensor_parallel}, "
                 f"each inside one {self.request.tensor_parallel_within}"
@@ -92,14 +97,15 @@ class _Case:
                 possible=False,
             )
         largest = max(empty.values(), default=0)
+        in_all = "in whole groups" if self._limits_groups else "in all"
         left_out = self._left_out([at for at in offering if not usable[at]])
         missing = self._need - largest
         if not any(usable[at] for at in offering):
             reason, finding = "NoUsableNode", "no node with them is usable"
         elif self.request.required:
-            reason, finding = "ExceedsCapacity", f"the largest {self.request.required} has {largest} in all"
+            reason, finding = "ExceedsCapacity", f"the largest {self.request.required} has {largest} {in_all}"
         else:
-            reason, finding = "ExceedsCapacity", f"the usable nodes have {largest} in all"
+            reason, finding = "ExceedsCapacity", f"the usable nodes have {largest} {in_all}"
         short = self._short_of(usable, {})
         limit = f" because of {short}" if short else ""
         return NoFit(
@@ -145,7 +151,8 @@ class _Case:
         if short:
             more = f"{short} for {missing} more {'rank' if missing == 1 else 'ranks'}{self._where}"
         place = f"the best {self.request.required}" if self.request.required else "the cluster"
-        has = f"has {free[best]} free of {empty[best]}"
+        whole = " in whole groups" if self._limits_groups else ""
+        has = f"has {free[best]} free of {empty[best]}{whole}"
         return NoFit(
             reason="InsufficientCapacity",
             message=f"needs {self._asks}; {place} {has}; waits for {more}",

@@ -1,0 +1,135 @@
+"""Who starts: all waiting jobs, oldest first, each whole or not at all.
+
+A place that is given to a job counts as taken before the next one is looked at. A job that has to wait for room holds
+back the younger ones that want the same resource: otherwise small jobs would take every slot that becomes free, and a
+big gang would never see enough of them at once. A job that can't start on this cluster at all holds nobody back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kronos.admission.jobs import Admitted, Candidate, JobKey, Verdict, Waiting, WaitingJob
+from kronos.placement import GangRequest, NoFit, Placement, Topology, Usage, place, reserve, why_not
+
+
+def admit(
+    waiting: Iterable[WaitingJob[Candidate]], topology_of: Mapping[str, Topology], usage: Usage
+) -> dict[JobKey, Verdict[Candidate]]:
+    """Decide for every waiting job whether it starts now, and where, or why it waits.
+
+    Args:
+        waiting: The jobs, in any order; each key once.
+        topology_of: The fabrics' trees over the same nodes, by name.
+        usage: What bound pods and the places of admitted jobs take, in base units; every accelerator counts once.
+
+    Returns:
+        A verdict per job, oldest job first.
+    """
+    round_ = _Round(topology_of, usage)
+    verdicts: dict[JobKey, Verdict[Candidate]] = {}
+    for job in sorted(waiting, key=lambda job: (job.created, job.key, job.uid)):
+        assert job.key not in verdicts, f"{job.key} waits twice"
+        verdicts[job.key] = round_.decide(job)
+    return verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The oldest job that waits for a resource."""
+
+    key: JobKey
+    change: str
+
+
+class _Round:
+    """One pass over the jobs."""
+
+    def __init__(self, topology_of: Mapping[str, Topology], usage: Usage) -> None:
+        self._topology_of = topology_of
+        self._usage = usage
+        self._heads: dict[str, _Head] = {}
+        # What stands against each shape of request at the present usage: many options and jobs share one shape.
+        self._refusals: dict[Hashable, NoFit | None] = {}
+
+    def decide(self, job: WaitingJob[Candidate]) -> Verdict[Candidate]:
+        """The verdict on one job; an admitted one takes its place, a waiting one may become the head of a queue."""
+        if not job.options:
+            message = (
+                job.refusal or "there is no way to split the model over the accelerators that it may use"
+            )
+            return Waiting(reason="NoPlan", message=message, possible=False)
+        topology = self._topology_of.get(job.fabric)
+        if topology is None:
+            message = (
+                f"the cluster has no KronosFabric {job.fabric}; create it or name another in placement.fabric"
+            )
+            return Waiting(reason="NoFabric", message=message, possible=False)
+        head = self._heads.get(job.options[0].request.resource)
+        if head is not None:
+            return self._behind(job, topology, head)
+        refusals: list[NoFit] = []
+        for index, option in enumerate(job.options):
+            outcome = self._place(job.fabric, topology, option.request)
+            if isinstance(outcome, NoFit):
+                refusals.append(outcome)
+                continue
+            self._usage = reserve(self._usage, outcome, option.request)
+            self._refusals.clear()
+            return Admitted(
+                option_index=index,
+                candidate=option.candidate,
+                request=option.request,
+                placement=outcome,
+                runner_up=_runner_up(job, index, refusals),
+            )
+        nearest = _nearest(refusals)
+        if nearest.possible:
+            self._heads[job.options[0].request.resource] = _Head(job.key, nearest.change)
+        return Waiting(reason=nearest.reason, message=nearest.message, possible=nearest.possible)
+
+    def _behind(self, job: WaitingJob[Candidate], topology: Topology, head: _Head) -> Waiting:
+        """The verdict on a job that an older one holds back, unless it couldn't start anyway."""
+        refusals: list[NoFit] = []
+        for option in job.options:
+            refusal = self._why_not(job.fabric, topology, option.request)
+            if refusal is None or refusal.possible:
+                namespace, name = head.key
+                message = f"waits behind {namespace}/{name}, which waits for {head.change}"
+                return Waiting(reason="QueuedBehind", message=message, possible=True)
+            refusals.append(refusal)
+        nearest = _nearest(refusals)
+        return Waiting(reason=nearest.reason, message=nearest.message, possible=False)
+
+    def _place(self, fabric: str, topology: Topology, request: GangRequest) -> Placement | NoFit:
+        """Place a gang on what is left."""
+        shape = (fabric, request.shape)
+        refusal = self._refusals.get(shape)
+        if refusal is not None:
+            return refusal
+        outcome = place(topology, self._usage, request)
+        if isinstance(outcome, NoFit):
+            self._refusals[shape] = outcome
+        return outcome
+
+    def _why_not(self, fabric: str, topology: Topology, request: GangRequest) -> NoFit | None:
+        """What stands against a gang on what is left, were it its turn."""
+        shape = (fabric, request.shape)
+        if shape not in self._refusals:
+            self._refusals[shape] = why_not(topology, self._usage, request)
+        return self._refusals[shape]
+
+
+def _nearest(refusals: Sequence[NoFit]) -> NoFit:
+    """The refusal that the smallest change would lift: of a request that can fit, with the least room missing."""
+    return min(refusals, key=lambda refusal: (not refusal.possible, refusal.missing))
+
+
+def _runner_up(job: WaitingJob[Candidate], chosen: int, refusals: Sequence[NoFit]) -> str | None:
+    """The way that was preferred but had no place, else the one that comes next."""
+    if refusals:
+        return f"{job.options[0].request.degrees.summary}: {refusals[0].message}"
+    if chosen + 1 < len(job.options):
+        return job.options[chosen + 1].request.degrees.summary
+    return None
