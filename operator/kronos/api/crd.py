@@ -21,10 +21,24 @@ Schema = dict[str, Any]
 _DROPPED = frozenset({"title", "additionalProperties", "$defs", "example", "discriminator"})
 
 
-def structural_schema(model: type[BaseModel]) -> Schema:
-    """The model's JSON schema in the dialect of CRDs: no references, no nulls, OpenAPI 3.0 bounds, nested defaults."""
+def structural_schema(model: type[BaseModel], *, defaults: bool = True) -> Schema:
+    """The model's JSON schema in the dialect of CRDs: no references, no nulls, OpenAPI 3.0 bounds, nested defaults.
+
+    Without `defaults` the API server fills in nothing: a status must hold what was observed and no more.
+    """
     schema = model.model_json_schema(by_alias=True, mode="validation")
-    return _convert(schema, schema.get("$defs", {}))
+    converted = _convert(schema, schema.get("$defs", {}))
+    return converted if defaults else _without_defaults(converted)
+
+
+def _without_defaults(schema: Schema) -> Schema:
+    result = {key: value for key, value in schema.items() if key != "default"}
+    if "properties" in result:
+        result["properties"] = {name: _without_defaults(item) for name, item in result["properties"].items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(result.get(key), dict):
+            result[key] = _without_defaults(result[key])
+    return result
 
 
 def _convert(schema: Schema, definitions: dict[str, Schema]) -> Schema:
@@ -47,8 +61,9 @@ def _convert(schema: Schema, definitions: dict[str, Schema]) -> Schema:
         elif key not in _DROPPED:
             result[key] = copy.deepcopy(value)
     if "properties" in result and "default" in result:
-        # The parts' own defaults fill the object; repeating them here would be a second copy.
-        result["default"] = {}
+        # Spelled out from the parts' own defaults, since the API server validates a default before it fills it in.
+        parts = result["properties"].items()
+        result["default"] = {name: copy.deepcopy(part["default"]) for name, part in parts if "default" in part}
     if result.get("type") == "integer":
         result["format"] = "int64"
     return result
@@ -133,7 +148,10 @@ def training_job_crd() -> Schema:
     """The CustomResourceDefinition of KronosTrainingJob."""
     root = _root(
         "Trains one model on a gang of accelerators.",
-        {"spec": structural_schema(TrainingJobSpec), "status": structural_schema(TrainingJobStatus)},
+        {
+            "spec": structural_schema(TrainingJobSpec),
+            "status": structural_schema(TrainingJobStatus, defaults=False),
+        },
         [
             (
                 f"size(self.metadata.name) <= {NAME_LIMIT}",

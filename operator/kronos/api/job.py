@@ -245,17 +245,17 @@ class TrainingJobSpec(Model):
     """How the weights are updated."""
     accelerators: Accelerators
     """How many accelerators of which kind."""
-    strategy: Strategy = Field(default_factory=Strategy)
+    strategy: Strategy = Strategy()
     """How the model is split over the accelerators."""
-    placement: PlacementRules = Field(default_factory=PlacementRules)
+    placement: PlacementRules = PlacementRules()
     """Where in the fabric the gang may run."""
-    reproducibility: Reproducibility = Field(default_factory=Reproducibility)
+    reproducibility: Reproducibility = Reproducibility()
     """How far the run can be repeated bit for bit."""
     checkpoint: Checkpoint | None = None
     """Checkpoints. Without them a restart begins at step 0."""
-    scheduling: Scheduling = Field(default_factory=Scheduling)
+    scheduling: Scheduling = Scheduling()
     """When the job runs."""
-    restart: Restart = Field(default_factory=Restart)
+    restart: Restart = Restart()
     """What happens when the gang fails."""
-    template: Template = Field(default_factory=Template)
+    template: Template = Template()
     """Details of the pods."""
