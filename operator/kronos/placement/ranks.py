@@ -64,7 +64,7 @@ def map_ranks(
     bound = sum(
         weight * _axis_bound(axis, sizes[axis], paths, link_costs) for axis, weight in weights.items()
     )
-    return _flattened(sizes, best_strides), max(1.0, best_cost / bound) if bound > 0 else 1.0
+    return _flattened(sizes, best_strides), round(best_cost / bound, 6) if bound > 0 else 1.0
 
 
 def _strides(order: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:

@@ -59,8 +59,12 @@ class Scope:
         return (self.required,) if self.preferred is None else (self.preferred, self.required)
 
     def domains(self, depth: int) -> list[int]:
-        """The domains of a depth that count as one place: those whose label is known."""
-        return [index for index in self.topology.at_depth[depth] if self.topology.domains[index].known]
+        """The domains of an anchor's depth that count: known there, and inside a known domain of the required level."""
+        domains = self.topology.domains
+        found = [domains[index] for index in self.topology.at_depth[depth]]
+        if self.required:
+            found = [item for item in found if domains[self.topology.paths[item.start][self.required - 1]].known]
+        return [item.index for item in found if item.known]
 
     def tensor_depths(self, anchor: int) -> range:
         """Depths of domains that may hold the tensor groups of a gang inside one domain of depth `anchor`."""
