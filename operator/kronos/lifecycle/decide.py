@@ -11,15 +11,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kronos.api.job import TrainingJobSpec
-from kronos.api.plan import Progress
 from kronos.api.status import (
-    MemoryGiB,
     Phase,
     PlacementStatus,
-    Predicted,
     ProgressStatus,
     RestartRecord,
-    StepBreakdown,
     StrategyStatus,
     encode_ranks,
 )
@@ -38,9 +34,9 @@ from kronos.lifecycle.gang import (
 )
 from kronos.lifecycle.objects import gang_objects
 from kronos.lifecycle.queueing import Outcome, Reservation, Wait
+from kronos.lifecycle.report import progress_status, strategy_status
 from kronos.lifecycle.snapshot import JobView, PodView, Snapshot
 
-_GIB = 2**30
 _BACKOFF_FIRST = timedelta(seconds=2)
 _BACKOFF_MOST = timedelta(minutes=5)
 
@@ -266,30 +262,6 @@ def _progress(gang: Gang) -> ProgressStatus | None:
     return progress_status(latest, gang.spec.optimization.steps, gang.job.status.attempt)
 
 
-def progress_status(progress: Progress, steps: int, attempt: int) -> ProgressStatus:
-    """A report of the trainer as status, with the time that is left at its recent pace."""
-    left = (steps - progress.step) * progress.step_seconds if progress.step_seconds is not None else None
-    return ProgressStatus(
-        attempt=attempt,
-        step=progress.step,
-        steps=steps,
-        loss=progress.loss,
-        tokens_per_second=progress.tokens_per_second,
-        measured_step_seconds=progress.step_seconds,
-        time_left=_duration(left) if left is not None else None,
-        checkpoint_step=progress.checkpoint_step,
-        digest=progress.digest,
-    )
-
-
-def _duration(seconds: float) -> str:
-    whole = max(0, round(seconds))
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
-    if hours:
-        return f"{hours}h{minutes:02}m"
-    return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
-
-
 # --- a job that holds none --------------------------------------------------------------------------------------
 
 
@@ -314,13 +286,10 @@ def _without_place(
     if left:
         # The reason of the restart stays: that pods take a moment to end is no news.
         reason = status.reason or f"waits for {len(left)} pods of the last attempt to end"
-        word = status.restarts[-1].cause if status.restarts else "Ending"
-        return _settle(job, snapshot, word, phase=waiting, reason=reason, actions=actions)
+        return _settle(job, snapshot, _last_cause(job), phase=waiting, reason=reason, actions=actions)
     if status.not_before is not None and parse_time(status.not_before) > snapshot.now:
-        word = status.restarts[-1].cause if status.restarts else "BackOff"
-        return _settle(
-            job, snapshot, word, phase=waiting, reason=status.reason, look_again=parse_time(status.not_before)
-        )
+        again = parse_time(status.not_before)
+        return _settle(job, snapshot, _last_cause(job), phase=waiting, reason=status.reason, look_again=again)
     if isinstance(outcome, Reservation):
         return _reserve(job, snapshot, outcome)
     if isinstance(outcome, Wait):
@@ -335,6 +304,11 @@ def _without_place(
             tell=Event("Normal", outcome.reason, outcome.message) if news and not status.reason else None,
         )
     return Decision(status)
+
+
+def _last_cause(job: JobView) -> str:
+    """The word for why the last attempt ended."""
+    return job.status.restarts[-1].cause if job.status.restarts else "Stopped"
 
 
 def _reserve(job: JobView, snapshot: Snapshot, reservation: Reservation) -> Decision:
@@ -357,6 +331,12 @@ def _reserve(job: JobView, snapshot: Snapshot, reservation: Reservation) -> Deci
         phase="Starting",
         reason=f"0 of {len(placement.members)} members are running",
         tell=Event("Normal", "Admitted", message),
+        # The last attempt's ended pods are kept for their logs; those of earlier ones would pile up.
+        actions=tuple(
+            Delete(pod.namespace, pod.name, pod.uid)
+            for pod in snapshot.pods_of(job)
+            if pod.attempt < job.status.attempt
+        ),
         # The pods are created in the next round, from the status that was really stored.
         look_again=snapshot.now,
         attempt=job.status.attempt + 1,
@@ -365,46 +345,3 @@ def _reserve(job: JobView, snapshot: Snapshot, reservation: Reservation) -> Deci
         placement=record,
         ready=f"0/{len(placement.members)}",
     )
-
-
-def strategy_status(reservation: Reservation) -> StrategyStatus:
-    """The chosen strategy as status."""
-    candidate = reservation.candidate
-    memory, time = candidate.memory, candidate.time
-    return StrategyStatus(
-        summary=candidate.degrees.summary,
-        bottleneck=reservation.search.bottleneck,
-        world_size=candidate.degrees.world_size,
-        degrees=candidate.degrees,
-        schedule=candidate.schedule,
-        microbatch_sequences=candidate.microbatch_sequences,
-        microbatches=candidate.microbatches,
-        activation_checkpointing=candidate.activation_checkpointing,
-        stage_layers=candidate.stage_layers,
-        predicted=Predicted(
-            step_seconds=_figures(time.total),
-            breakdown=StepBreakdown(
-                compute=_figures(time.compute),
-                tensor_parallel=_figures(time.tensor_parallel),
-                data_parallel=_figures(time.data_parallel),
-                pipeline=_figures(time.pipeline),
-                pipeline_bubble=_figures(time.pipeline_bubble),
-            ),
-            memory_gib=MemoryGiB(
-                weights=_figures(memory.weights / _GIB),
-                gradients=_figures(memory.gradients / _GIB),
-                optimizer=_figures(memory.optimizer / _GIB),
-                activations=_figures(memory.activations / _GIB),
-                buffers=_figures(memory.buffers / _GIB),
-                reserve=_figures(memory.reserve / _GIB),
-                total=_figures(memory.total / _GIB),
-                limit=reservation.memory_limit_gib,
-            ),
-        ),
-        runner_up=reservation.runner_up,
-    )
-
-
-def _figures(value: float) -> float:
-    """Four significant figures: predictions deserve no more."""
-    return float(f"{value:.4g}")

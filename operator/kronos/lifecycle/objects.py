@@ -39,11 +39,13 @@ def plan_of(
     job: JobView, spec: TrainingJobSpec, strategy: StrategyStatus, placement: PlacementStatus
 ) -> Plan:
     """The trainer's plan for the job's current attempt."""
-    checkpoint = spec.checkpoint and CheckpointPlan(
-        path=f"{CHECKPOINT_MOUNT}/{job.namespace}/{job.name}/{job.uid}",
-        every_steps=spec.checkpoint.every_steps,
-        keep=spec.checkpoint.keep,
-    )
+    checkpoint = None
+    if spec.checkpoint is not None:
+        checkpoint = CheckpointPlan(
+            path=f"{CHECKPOINT_MOUNT}/{job.namespace}/{job.name}/{job.uid}",
+            every_steps=spec.checkpoint.every_steps,
+            keep=spec.checkpoint.keep,
+        )
     return Plan(
         namespace=job.namespace,
         job=job.name,

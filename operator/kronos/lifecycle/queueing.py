@@ -59,7 +59,8 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
     jobs = {key: job for key, job in sorted(snapshot.jobs.items()) if wants_place(job, snapshot)}
     if not jobs:
         return {}
-    waiting, searches = [], {}
+    waiting: list[WaitingJob[Candidate]] = []
+    searches: dict[JobKey, Search] = {}
     for key, job in jobs.items():
         assert job.spec is not None
         fabric = snapshot.fabrics.get(job.spec.placement.fabric)
@@ -94,7 +95,7 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
     return outcomes
 
 
-def _reservation(snapshot: Snapshot, job: JobView, found: Search, answer: Admitted) -> Reservation:
+def _reservation(snapshot: Snapshot, job: JobView, found: Search, answer: Admitted[Candidate]) -> Reservation:
     assert job.spec is not None
     accelerator = snapshot.fabrics[job.spec.placement.fabric].accelerator(job.spec.accelerators.resource)
     assert accelerator is not None, "the search refuses resources that the fabric doesn't describe"
@@ -159,7 +160,7 @@ def _search(spec: str, fabric: str) -> Search:
     return search(TrainingJobSpec.model_validate_json(spec), FabricSpec.model_validate_json(fabric))
 
 
-def _refused(job: JobView, refusal: str) -> WaitingJob:
+def _refused(job: JobView, refusal: str) -> WaitingJob[Candidate]:
     assert job.spec is not None
     return WaitingJob(
         key=job.key,

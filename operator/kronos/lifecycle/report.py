@@ -1,0 +1,77 @@
+"""What people read about the strategy and the progress, from what was chosen and what was reported."""
+
+from __future__ import annotations
+
+from kronos.api.plan import Progress
+from kronos.api.status import MemoryGiB, Predicted, ProgressStatus, StepBreakdown, StrategyStatus
+from kronos.lifecycle.queueing import Reservation
+
+_GIB = 2**30
+
+
+def progress_status(progress: Progress, steps: int, attempt: int) -> ProgressStatus:
+    """A report of the trainer as status, with the time that is left at its recent pace."""
+    left = (steps - progress.step) * progress.step_seconds if progress.step_seconds is not None else None
+    return ProgressStatus(
+        attempt=attempt,
+        step=progress.step,
+        steps=steps,
+        loss=progress.loss,
+        tokens_per_second=progress.tokens_per_second,
+        measured_step_seconds=progress.step_seconds,
+        time_left=_duration(left) if left is not None else None,
+        checkpoint_step=progress.checkpoint_step,
+        digest=progress.digest,
+    )
+
+
+def _duration(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
+
+
+def strategy_status(reservation: Reservation) -> StrategyStatus:
+    """The chosen strategy as status."""
+    candidate = reservation.candidate
+    assert reservation.search.bottleneck is not None, "a search with candidates knows what limits the job"
+    memory, time = candidate.memory, candidate.time
+    return StrategyStatus(
+        summary=candidate.degrees.summary,
+        bottleneck=reservation.search.bottleneck,
+        world_size=candidate.degrees.world_size,
+        degrees=candidate.degrees,
+        schedule=candidate.schedule,
+        microbatch_sequences=candidate.microbatch_sequences,
+        microbatches=candidate.microbatches,
+        activation_checkpointing=candidate.activation_checkpointing,
+        stage_layers=candidate.stage_layers,
+        predicted=Predicted(
+            step_seconds=_figures(time.total),
+            breakdown=StepBreakdown(
+                compute=_figures(time.compute),
+                tensor_parallel=_figures(time.tensor_parallel),
+                data_parallel=_figures(time.data_parallel),
+                pipeline=_figures(time.pipeline),
+                pipeline_bubble=_figures(time.pipeline_bubble),
+            ),
+            memoryGiB=MemoryGiB(
+                weights=_figures(memory.weights / _GIB),
+                gradients=_figures(memory.gradients / _GIB),
+                optimizer=_figures(memory.optimizer / _GIB),
+                activations=_figures(memory.activations / _GIB),
+                buffers=_figures(memory.buffers / _GIB),
+                reserve=_figures(memory.reserve / _GIB),
+                total=_figures(memory.total / _GIB),
+                limit=reservation.memory_limit_gib,
+            ),
+        ),
+        runner_up=reservation.runner_up,
+    )
+
+
+def _figures(value: float) -> float:
+    """Four significant figures: predictions deserve no more."""
+    return float(f"{value:.4g}")

@@ -1,0 +1,433 @@
+"""A job's way through its life, decided from snapshots alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kronos.api.job import TrainingJobSpec
+from kronos.api.plan import LastWords, Progress
+from kronos.lifecycle import PodView
+from support.worlds import SLOT, World, job, node, racks
+
+
+def running_world(**sections: object) -> World:
+    world = World(job("burner", **sections))
+    world.settle()
+    world.start("burner")
+    world.settle()
+    assert world.status("burner").phase == "Running"
+    return world
+
+
+def node_of(world: World, member: int) -> str:
+    placement = world.status("burner").placement
+    assert placement is not None
+    return placement.members[member].node
+
+
+def condition(world: World, kind: str, name: str = "burner") -> tuple[str, str]:
+    found = {item.type: item for item in world.status(name).conditions}[kind]
+    return found.status, found.reason
+
+
+def test_the_place_is_on_record_before_the_first_pod_exists():
+    world = World(job("burner"))
+    decision = world.round()["burner"]
+    assert decision.actions == ()
+    placement = world.status("burner").placement
+    assert placement is not None
+    assert sum(member.ranks for member in placement.members) == 12
+    world.round()
+    assert [pod.name for pod in world.gang("burner")] == ["burner-1-0", "burner-1-1", "burner-1-2"]
+
+
+def test_service_and_plan_are_created_before_the_pods():
+    world = World(job("burner"))
+    world.settle()
+    assert [item["kind"] for item in world.manifests] == ["Service", "ConfigMap", "Pod", "Pod", "Pod"]
+
+
+def test_pods_are_pinned_to_their_reserved_nodes_and_ask_for_their_slots():
+    world = World(job("burner"))
+    world.settle()
+    placement = world.status("burner").placement
+    assert placement is not None
+    for manifest, member in zip(world.manifests[2:], placement.members, strict=True):
+        terms = manifest["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (field,) = terms["nodeSelectorTerms"][0]["matchFields"]
+        assert field == {"key": "metadata.name", "operator": "In", "values": [member.node]}
+        resources = manifest["spec"]["containers"][0]["resources"]
+        assert resources["limits"] == {SLOT: str(member.ranks)}
+
+
+def test_training_pods_get_no_credentials():
+    world = World(job("burner"))
+    world.settle()
+    assert all(
+        item["spec"]["automountServiceAccountToken"] is False
+        for item in world.manifests
+        if item["kind"] == "Pod"
+    )
+
+
+def test_two_jobs_that_need_sixty_percent_each_never_hold_half_each():
+    world = World(job("breeder", 0), job("burner", 1))
+    world.settle()
+    assert world.status("breeder").placement is not None
+    assert world.status("burner").placement is None
+    assert world.gang("burner") == []
+    assert "free" in world.status("burner").reason
+    assert world.status("burner").phase == "Queued"
+    world.start("breeder")
+    world.settle()
+    world.finish("breeder", step=100, loss=2.0)
+    world.settle()
+    assert world.status("breeder").phase == "Complete"
+    assert world.status("burner").phase == "Starting"
+
+
+def test_a_gang_runs_once_all_its_members_do():
+    world = World(job("burner"))
+    world.settle()
+    first, *others = world.gang("burner")
+    for pod in others:
+        world.edit(pod.name, phase="Running", node="a0")
+    world.settle()
+    assert world.status("burner").phase == "Starting"
+    assert world.status("burner").reason == "2 of 3 members are running"
+    assert condition(world, "PodsReady")[0] == "False"
+    world.edit(first.name, phase="Running", node="a0")
+    world.settle()
+    assert world.status("burner").phase == "Running"
+    assert world.status("burner").ready == "3/3"
+    assert condition(world, "PodsReady") == ("True", "AllMembersRunning")
+
+
+def test_ready_waits_for_the_trainer_to_report():
+    world = running_world()
+    assert condition(world, "Ready")[0] == "False"
+    world.progress["uid-burner", 1] = Progress(step=3, loss=4.2, step_seconds=2.0, tokens_per_second=10.0)
+    world.settle()
+    assert condition(world, "Ready") == ("True", "Training")
+    progress = world.status("burner").progress
+    assert progress is not None
+    assert (progress.step, progress.loss, progress.time_left) == (3, 4.2, "3m14s")
+
+
+def test_a_complete_job_keeps_the_trainers_last_word():
+    world = running_world()
+    world.finish("burner", step=100, loss=1.5, digest="abc")
+    world.settle()
+    status = world.status("burner")
+    assert status.phase == "Complete"
+    assert status.progress is not None
+    assert (status.progress.step, status.progress.loss, status.progress.digest) == (100, 1.5, "abc")
+    assert condition(world, "Complete")[0] == "True"
+    assert condition(world, "Ready")[0] == "True"
+
+
+def test_a_finished_job_stays_finished_when_its_pods_disappear():
+    world = running_world()
+    world.finish("burner", step=100)
+    world.settle()
+    world.pods.clear()
+    world.settle()
+    assert world.status("burner").phase == "Complete"
+    assert world.pods == {}
+
+
+def test_the_first_failing_rank_and_its_last_words_are_the_reason():
+    world = running_world(restart={"backoffLimit": 0})
+    echo = LastWords(outcome="Failed", rank=2, error="connection closed by peer", secondary=True)
+    world.fail("burner", 0, last_words=echo)
+    world.later(1)
+    words = LastWords(outcome="Failed", rank=5, step=7, error="ZeroDivisionError: division by zero")
+    world.fail("burner", 1, last_words=words)
+    world.settle()
+    status = world.status("burner")
+    assert status.phase == "Failed"
+    where = f"member 1 on {node_of(world, 1)}"
+    assert status.reason == f"rank 5 ({where}) failed at step 7: ZeroDivisionError: division by zero"
+    assert condition(world, "Failed") == ("True", "TrainingFailed")
+
+
+def test_an_echo_alone_waits_for_the_cause_to_show_up():
+    world = running_world(restart={"backoffLimit": 0})
+    world.fail("burner", 0, last_words=LastWords(outcome="Failed", rank=2, error="closed", secondary=True))
+    decision = world.round()["burner"]
+    assert decision.status.phase == "Running"
+    assert decision.look_again is not None
+    world.now = decision.look_again
+    world.round()
+    assert world.status("burner").phase == "Failed"
+
+
+def test_a_failed_gang_releases_the_slots_of_the_members_that_still_run():
+    world = running_world(restart={"backoffLimit": 0})
+    world.fail("burner", 1, last_words=LastWords(outcome="Failed", rank=5, error="boom"))
+    world.settle()
+    assert [pod.deleting for pod in world.gang("burner")] == [True, False, True]
+
+
+def test_a_failed_attempt_is_on_record_before_its_pods_go_and_then_starts_again():
+    world = running_world()
+    world.fail("burner", 1, last_words=LastWords(outcome="Failed", rank=5, step=7, error="boom"))
+    world.settle()
+    status = world.status("burner")
+    assert (status.phase, status.placement, status.failures) == ("Restarting", None, 1)
+    assert "boom" in status.reason
+    assert status.restarts[0].cause == "TrainingFailed"
+    world.later(60)
+    world.settle()
+    assert world.status("burner").placement is None, "pods of the failed attempt still hold their slots"
+    world.reap()
+    world.settle()
+    assert world.status("burner").attempt == 2
+    assert [pod.name for pod in world.gang("burner")] == ["burner-2-0", "burner-2-1", "burner-2-2"]
+
+
+def test_the_next_attempt_waits_for_the_back_off():
+    world = running_world()
+    world.fail("burner", 1, last_words=LastWords(outcome="Failed", rank=5, error="boom"))
+    world.settle()
+    world.reap()
+    decision = world.round()["burner"]
+    assert decision.status.placement is None
+    assert decision.look_again is not None
+    world.now = decision.look_again
+    world.settle()
+    assert world.status("burner").attempt == 2
+
+
+def test_the_limit_of_failures_ends_the_job():
+    world = running_world(restart={"backoffLimit": 1})
+    for _ in range(2):
+        world.fail("burner", 1, last_words=LastWords(outcome="Failed", rank=5, error="boom"))
+        world.settle()
+        world.reap()
+        world.later(30)
+        world.settle()
+        if world.status("burner").phase == "Failed":
+            break
+        world.start("burner")
+        world.settle()
+    status = world.status("burner")
+    assert (status.phase, status.failures, status.attempt) == ("Failed", 2, 2)
+    assert status.reason.endswith("boom (2 failures, the limit allows no more)")
+
+
+def test_bad_input_is_not_tried_again():
+    world = running_world()
+    words = LastWords(outcome="Failed", error="the folder /data holds no file that data.include matches")
+    world.fail("burner", 0, exit_code=2, last_words=words)
+    world.settle()
+    assert world.status("burner").phase == "Failed"
+    assert "holds no file" in world.status("burner").reason
+
+
+CAUSES = {
+    "killed": ({"exit_code": 137}, "TrainingFailed", "was killed by signal 9"),
+    "out of memory": ({"exit_code": 137, "exit_reason": "OOMKilled"}, "TrainingFailed", "ran out of memory"),
+    "evicted": (
+        {"exit_code": None, "exit_reason": "Evicted", "raw_message": "the node was low on memory"},
+        "Evicted",
+        "was evicted: the node was low on memory",
+    ),
+    "an exit without a word": (
+        {"exit_code": 3, "raw_message": "one\ntwo\n"},
+        "TrainingFailed",
+        "ended with exit code 3: two",
+    ),
+    "stopped by somebody": (
+        {"exit_code": 143, "last_words": LastWords(outcome="Stopped")},
+        "Stopped",
+        "was asked to stop",
+    ),
+    "members that didn't meet": (
+        {"exit_code": 4, "last_words": LastWords(outcome="Failed", error="member 2 never came")},
+        "StartTimeout",
+        "member 2 never came",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_causes_are_told_apart(name):
+    facts, cause, sentence = CAUSES[name]
+    world = running_world()
+    where = node_of(world, 1)
+    world.fail("burner", 1, **facts)
+    world.later(6)
+    world.settle()
+    (record,) = world.status("burner").restarts
+    assert record.cause == cause
+    assert sentence in record.message
+    assert record.node == where
+    assert world.status("burner").failures == (1 if cause == "TrainingFailed" else 0)
+
+
+def test_a_deleted_pod_restarts_the_gang_without_counting_as_a_failure():
+    world = running_world()
+    del world.pods["burner-1-1"]
+    world.settle()
+    status = world.status("burner")
+    assert (status.phase, status.failures, status.restarts[0].cause) == ("Restarting", 0, "PodLost")
+
+
+def test_a_node_that_does_not_answer_restarts_the_gang_elsewhere():
+    world = World(job("burner", accelerators={"resource": SLOT, "min": 8, "max": 8}))
+    world.settle()
+    world.start("burner")
+    world.settle()
+    lost = world.gang("burner")[0].node
+    world.nodes[lost] = replace(world.nodes[lost], ready=False)
+    world.settle()
+    assert world.status("burner").restarts[0].cause == "NodeLost"
+    assert all(pod.node != lost for pod in world.pods.values()), (
+        "its pods are forced off, since it can't confirm"
+    )
+    world.reap()
+    world.later(10)
+    world.settle()
+    placement = world.status("burner").placement
+    assert placement is not None
+    assert lost not in {member.node for member in placement.members}
+
+
+def test_a_gang_that_does_not_start_in_time_gives_its_place_back():
+    world = World(job("burner", scheduling={"startTimeout": "1m"}))
+    world.settle()
+    world.edit("burner-1-2", waiting="ImagePullBackOff: no such image")
+    decision = world.round()["burner"]
+    assert "ImagePullBackOff: no such image" in decision.status.reason
+    assert decision.look_again is not None
+    world.now = decision.look_again
+    world.settle()
+    status = world.status("burner")
+    assert (status.placement, status.failures, status.restarts[0].cause) == (None, 0, "StartTimeout")
+    assert all(pod.deleting for pod in world.gang("burner"))
+    assert "no such image" in status.reason
+
+
+def test_a_place_that_somebody_else_took_is_given_back_soon():
+    world = World(job("burner"))
+    world.settle()
+    world.edit("burner-1-0", unschedulable="0/4 nodes are available", unschedulable_since=world.now)
+    decision = world.round()["burner"]
+    assert decision.look_again is not None
+    world.now = decision.look_again
+    world.settle()
+    assert "lost its place" in world.status("burner").restarts[0].message
+
+
+def test_foreign_pods_count_against_what_is_free():
+    world = World(job("burner"), nodes=racks())
+    for name in ("a0", "b0"):
+        world.pods[f"tenant-{name}"] = PodView("other", f"tenant-{name}", name, "Running", name, {SLOT: 1})
+    world.settle()
+    placement = world.status("burner").placement
+    assert placement is not None
+    ranks = {member.node: member.ranks for member in placement.members}
+    assert all(ranks.get(name, 0) <= 3 for name in ("a0", "b0"))
+
+
+def test_a_suspended_job_takes_no_place_and_goes_on_when_told():
+    world = World(job("burner", scheduling={"suspend": True}))
+    world.settle()
+    assert (world.status("burner").phase, world.pods) == ("Suspended", {})
+    resume(world)
+    world.settle()
+    assert world.status("burner").phase == "Starting"
+
+
+def test_suspending_a_running_job_releases_its_place_and_resuming_starts_a_new_attempt():
+    world = running_world()
+    item = world.jobs["forge", "burner"]
+    assert item.spec is not None
+    document = item.spec.wire() | {"scheduling": {"suspend": True}}
+    world.jobs["forge", "burner"] = replace(item, spec=TrainingJobSpec.model_validate(document))
+    world.settle()
+    assert world.status("burner").phase == "Suspended"
+    assert all(pod.deleting for pod in world.gang("burner"))
+    world.reap()
+    resume(world)
+    world.settle()
+    assert (world.status("burner").phase, world.status("burner").attempt) == ("Starting", 2)
+
+
+def resume(world: World) -> None:
+    item = world.jobs["forge", "burner"]
+    assert item.spec is not None
+    document = item.spec.wire() | {"scheduling": {"suspend": False}}
+    world.jobs["forge", "burner"] = replace(item, spec=TrainingJobSpec.model_validate(document))
+
+
+def test_a_job_that_can_never_fit_says_so_and_holds_nobody_back():
+    world = World(job("giant", 0, accelerators={"resource": SLOT, "min": 48, "max": 48}), job("burner", 1))
+    world.settle()
+    assert condition(world, "Stalled", "giant")[0] == "True"
+    assert "48" in world.status("giant").reason
+    assert world.status("burner").phase == "Starting"
+
+
+WAITS = {
+    "an unknown fabric": ({"placement": {"fabric": "moon"}}, "KronosFabric moon doesn't exist"),
+    "an unknown level": ({"placement": {"required": "galaxy"}}, "has rack, node; name one of those"),
+    "an unknown accelerator": (
+        {"accelerators": {"resource": "example.com/tpu", "min": 1, "max": 1}},
+        "example.com/tpu",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_job_that_refers_to_what_does_not_exist_waits_with_the_reason(name):
+    sections, sentence = WAITS[name]
+    world = World(job("burner", **sections))
+    world.settle()
+    assert world.status("burner").phase == "Queued"
+    assert sentence in world.status("burner").reason
+    assert condition(world, "Stalled")[0] == "True"
+
+
+def test_an_unreadable_spec_is_reported_and_nothing_is_done():
+    world = World(replace(job("burner"), spec=None, invalid="the spec isn't valid: model.layers: too many"))
+    world.settle()
+    assert (world.status("burner").reason, world.pods) == ("the spec isn't valid: model.layers: too many", {})
+
+
+def test_a_refused_creation_shows_in_the_reason():
+    world = World(job("burner"))
+    world.round()
+    world.problems["uid-burner"] = "pods is forbidden: exceeded quota"
+    world.round()
+    assert world.status("burner").reason == "pods is forbidden: exceeded quota"
+
+
+def test_a_node_too_small_is_left_out():
+    nodes = (*racks(), node("c0", "rack-c", 4, schedulable=False))
+    world = World(job("burner", accelerators={"resource": SLOT, "min": 16, "max": 16}), nodes=nodes)
+    world.settle()
+    placement = world.status("burner").placement
+    assert placement is not None
+    assert {member.node for member in placement.members} == {"a0", "a1", "b0", "b1"}
+
+
+def test_a_job_being_deleted_is_left_to_the_garbage_collector():
+    world = running_world()
+    item = world.jobs["forge", "burner"]
+    world.jobs["forge", "burner"] = replace(item, deleting=True)
+    world.pods.clear()
+    world.settle()
+    assert world.pods == {}
+
+
+def test_events_tell_each_change_once():
+    world = running_world()
+    for _ in range(3):
+        world.round()
+    world.finish("burner", step=100)
+    world.settle()
+    assert world.events == [("burner", "Admitted"), ("burner", "Running"), ("burner", "Complete")]
