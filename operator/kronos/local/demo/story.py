@@ -1,0 +1,149 @@
+"""What is seen of the jobs from watch events, and what the demo concludes from it. No I/O."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kronos.api import GROUP
+from kronos.api.status import TrainingJobStatus
+
+Object = Mapping[str, Any]
+JOB_LABEL = f"{GROUP}/job"
+CLEARLY_DOWN = 0.8
+"""The last loss must be less than this part of the first. Bytes start near ln 256 = 5.5."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job at one moment, ready to be shown."""
+
+    name: str
+    status: TrainingJobStatus
+    steps: int
+
+    @property
+    def strategy(self) -> str:
+        """The chosen strategy; empty while there is none."""
+        return self.status.strategy.summary if self.status.strategy else ""
+
+    @property
+    def step(self) -> int | None:
+        """Steps done, once something was reported."""
+        return self.status.progress.step if self.status.progress else None
+
+    @property
+    def loss(self) -> float | None:
+        """The last loss reported."""
+        return self.status.progress.loss if self.status.progress else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The last speed reported."""
+        return self.status.progress.tokens_per_second if self.status.progress else None
+
+
+def row_of(job: Object) -> Row:
+    """A row from a KronosTrainingJob as the API server has it."""
+    return Row(
+        name=job["metadata"]["name"],
+        status=TrainingJobStatus.model_validate(job.get("status") or {}),
+        steps=job["spec"]["optimization"]["steps"],
+    )
+
+
+@dataclass
+class Story:
+    """Everything seen since the jobs were applied."""
+
+    names: Sequence[str]
+    rows: dict[str, Row] = field(default_factory=dict)
+    losses: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
+    """By job: (step, loss) in the order in which they were reported."""
+    waits: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """By job: the reasons that it gave for waiting while another job held a place."""
+    collisions: list[str] = field(default_factory=list)
+    """Moments at which two jobs held accelerators; any is a fault, since the two don't fit together."""
+    _holders: dict[str, str] = field(default_factory=dict)
+    """Job by pod, of the pods that are bound to a node and haven't ended."""
+
+    def see_job(self, job: Object) -> None:
+        """Take in a job's newest state."""
+        row = row_of(job)
+        self.rows[row.name] = row
+        if (
+            row.step is not None
+            and row.loss is not None
+            and (row.step, row.loss) not in self.losses[row.name]
+        ):
+            self.losses[row.name].append((row.step, row.loss))
+        others = [other for other in self.rows.values() if other.name != row.name]
+        if (
+            row.status.phase == "Queued"
+            and row.status.reason
+            and any(other.status.phase in ("Starting", "Running") for other in others)
+            and row.status.reason not in self.waits[row.name]
+        ):
+            self.waits[row.name].append(row.status.reason)
+
+    def see_pod(self, event: str, pod: Object) -> None:
+        """Take in a watch event of a pod."""
+        name, labels = pod["metadata"]["name"], pod["metadata"].get("labels") or {}
+        job = labels.get(JOB_LABEL)
+        if job is None:
+            return
+        ended = event == "DELETED" or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+        if ended or not pod["spec"].get("nodeName"):
+            self._holders.pop(name, None)
+            return
+        self._holders[name] = job
+        if len(set(self._holders.values())) > 1:
+            self.collisions.append(", ".join(sorted(self._holders)))
+
+    @property
+    def over(self) -> bool:
+        """Whether all jobs are complete, or one will never be."""
+        phases = [self.rows[name].status.phase if name in self.rows else None for name in self.names]
+        return "Failed" in phases or all(phase == "Complete" for phase in phases)
+
+    def faults(self) -> list[str]:
+        """What is wrong with the whole story, each as a sentence; empty when the demo has shown what it should."""
+        found = [
+            f"{row.name} failed: {row.status.reason}"
+            for row in self.rows.values()
+            if row.status.phase == "Failed"
+        ]
+        if found:
+            return found
+        if self.collisions:
+            found.append(f"two jobs held accelerators at the same time: pods {self.collisions[0]}.")
+        if not any(self.waits.values()):
+            found.append("no job was seen waiting with a reason while the other held a place.")
+        for name in self.names:
+            losses = self.losses[name]
+            if len(losses) < 2:
+                found.append(
+                    f"{name} reported its loss {len(losses)} times, so nobody can tell whether it went down."
+                )
+            elif losses[-1][1] >= CLEARLY_DOWN * losses[0][1]:
+                found.append(
+                    f"the loss of {name} isn't clearly down: {losses[0][1]:.2f} to {losses[-1][1]:.2f}."
+                )
+        return found
+
+    def places(self, racks: Mapping[str, str]) -> list[str]:
+        """Where each job ran, by rack: a line per job. `racks` maps nodes to their racks."""
+        lines = []
+        for name in self.names:
+            row = self.rows[name]
+            if row.status.placement is None:
+                lines.append(f"{name}: its place isn't in its status")
+                continue
+            by_rack: dict[str, list[str]] = defaultdict(list)
+            for member in row.status.placement.members:
+                by_rack[racks.get(member.node, "no rack")].append(f"{member.node} ({member.ranks})")
+            parts = [f"{rack}: {', '.join(nodes)}" for rack, nodes in sorted(by_rack.items())]
+            lines.append(f"{name} ({row.strategy}): {'; '.join(parts)}")
+        return lines

@@ -1,0 +1,11 @@
+//go:build tools
+
+// Package controlplane pins the Kubernetes commands that Kronos's local control plane is built from.
+package controlplane
+
+import (
+	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
+	_ "k8s.io/kubernetes/cmd/kube-scheduler"
+	_ "k8s.io/kubernetes/cmd/kubectl"
+)

@@ -1,0 +1,76 @@
+"""Planning a container's root: the host's, with volumes on top, even where the host has no such folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+Step = list[Any]
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A file or folder of the host and where the container sees it."""
+
+    source: Path
+    target: str
+    read_only: bool = False
+
+
+def plan(mounts: Sequence[Mount]) -> list[Step]:
+    """The steps that ``guard.py`` carries out on an empty root.
+
+    A mount point that the host lacks cannot be created there, so the nearest folder above it is replaced by
+    an empty one that shows the same entries and has room for one more.
+    """
+    # Always taken apart: /dev gets a private /dev/shm, and the termination log has its usual place there.
+    parents = {"/", "/dev"}
+    binds: list[Step] = []
+    targets: list[str] = []
+    for mount in sorted(mounts, key=lambda item: len(PurePosixPath(item.target).parts)):
+        target = os.path.realpath(mount.target)
+        inside_volume = any(is_below(target, other) for other in targets)
+        if not inside_volume and not os.path.lexists(target):
+            parents.add(nearest_folder(target))
+        binds.append(["bind", str(mount.source), target, mount.read_only])
+        targets.append(target)
+    steps: list[Step] = []
+    for parent in sorted(parents, key=lambda path: (path.count("/"), path)):
+        if parent != "/":
+            steps.append(["tmpfs", parent, f"{stat.S_IMODE(os.stat(parent).st_mode):o}"])
+        steps += expand(parent)
+    return steps + binds
+
+
+def expand(folder: str) -> list[Step]:
+    """Steps that show every entry of a folder of the host by itself."""
+    steps: list[Step] = []
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda item: item.name):
+            if entry.path == "/proc":
+                steps.append(["proc"])
+            elif entry.path == "/dev/shm":
+                # Names in it often hold process ids, which repeat from one PID namespace to another.
+                steps.append(["tmpfs", entry.path, "1777"])
+            elif entry.is_symlink():
+                steps.append(["symlink", entry.path, os.readlink(entry.path)])
+            else:
+                steps.append(["host", entry.path])
+    return steps
+
+
+def nearest_folder(path: str) -> str:
+    """The closest folder above a path that exists."""
+    parent = os.path.dirname(path)
+    while not os.path.isdir(parent):
+        parent = os.path.dirname(parent)
+    return parent
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether a path lies in a folder."""
+    return path.startswith(folder.rstrip("/") + "/")
