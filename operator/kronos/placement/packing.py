@@ -71,38 +71,43 @@ class Packing:
     def share_out(self, chosen: Sequence[int], need: int) -> list[tuple[int, int]]:
         """Divide `need` ranks over chosen nodes: (position, ranks) in the order in which ranks are numbered.
 
-        Nodes are filled one after the other, so that one node at most is left partly free. Ranks are numbered along
-        the tree; where tensor groups span several nodes, nodes with whole groups come first, so that fewer groups
-        are cut.
+        Nodes are filled one after the other, large ones first, so that one node per tensor domain at most is left
+        partly free, and nodes that turn out not to be needed (after a choice without search) are left out. Ranks are
+        numbered along the tree; where tensor groups span several nodes, nodes with whole groups come first, so that
+        fewer groups are cut.
         """
         paths = self._topology.paths
         ranks: dict[int, int] = {}
         inside: dict[int, int] = {}
         left = need
-        for _, members in self._by_tensor_domain(chosen):
-            room = sum(self._slots[node] for node in members)
-            quota = min(left, room - room % self._group)
+        for room, members in self._by_tensor_domain(chosen):
+            quota = min(left, room)
             left -= quota
-            for node in members:
-                ranks[node] = min(quota, self._slots[node])
-                quota -= ranks[node]
-                for index in paths[node]:
-                    inside[index] = inside.get(index, 0) + ranks[node]
+            for node in sorted(members, key=lambda node: (-self._slots[node], node)):
+                taken = min(quota, self._slots[node])
+                quota -= taken
+                if taken:
+                    ranks[node] = taken
+                    for index in paths[node]:
+                        inside[index] = inside.get(index, 0) + taken
         assert left == 0, "the chosen nodes hold the gang"
-        assert all(ranks.values()), "a node without ranks would have made the choice cheaper"
 
         def order(node: int) -> list[tuple[bool, int]]:
             return [(inside[index] % self._group != 0, index) for index in paths[node]]
 
-        return [(node, ranks[node]) for node in sorted(chosen, key=order)]
+        return [(node, ranks[node]) for node in sorted(ranks, key=order)]
 
     def _by_tensor_domain(self, chosen: Sequence[int]) -> list[tuple[int, list[int]]]:
-        """Chosen nodes by the domain of the tensor depth that holds them, in the order of the tree."""
+        """Chosen nodes by the domain of the tensor depth that holds them, each with its room in whole groups."""
         groups: dict[int, list[int]] = {}
         for node in chosen:
             domain = self._topology.paths[node][self._tensor_depth - 1] if self._tensor_depth else 0
             groups.setdefault(domain, []).append(node)
-        return list(groups.items())
+        rooms = []
+        for members in groups.values():
+            room = sum(self._slots[node] for node in members)
+            rooms.append((room - room % self._group, members))
+        return sorted(rooms, key=lambda item: -item[0])
 
     def _units(self) -> tuple[list[int], list[int]]:
         """What one used domain, and one free slot of it, cost at each depth: digits of one large number."""
