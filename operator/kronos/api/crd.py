@@ -63,7 +63,9 @@ def _convert(schema: Schema, definitions: dict[str, Schema]) -> Schema:
     if "properties" in result and "default" in result:
         # Spelled out from the parts' own defaults, since the API server validates a default before it fills it in.
         parts = result["properties"].items()
-        result["default"] = {name: copy.deepcopy(part["default"]) for name, part in parts if "default" in part}
+        result["default"] = {
+            name: copy.deepcopy(part["default"]) for name, part in parts if "default" in part
+        }
     if result.get("type") == "integer":
         result["format"] = "int64"
     return result

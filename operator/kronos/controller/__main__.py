@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import os
 import sys
 
 import kopf
 
-from kronos.controller.wiring import Operator, registry_of
+from kronos.controller.api import NoClusterError
+from kronos.controller.wiring import Operator, preflight, registry_of
+
+
+EXIT_NO_CLUSTER = 3
+"""Exit code when there is no cluster, no permission or no CRDs."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,7 +37,15 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=options.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
     )
+    # One line per probe and per lost kubeconfig would bury what matters.
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    logging.getLogger("kubernetes").setLevel(logging.ERROR)
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLevelName(options.log_level)))
+    try:
+        asyncio.run(preflight())
+    except NoClusterError as error:
+        print(error, file=sys.stderr)
+        return EXIT_NO_CLUSTER
     operator = Operator(progress_interval=options.progress_interval)
     kopf.run(
         registry=registry_of(operator), clusterwide=True, standalone=True, liveness_endpoint=options.liveness

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from kubernetes.aio import client, config
@@ -43,6 +44,10 @@ class ApiError(Exception):
         self.status = status
 
 
+class NoClusterError(Exception):
+    """There is no cluster to connect to."""
+
+
 class Api:
     """A connection to one API server."""
 
@@ -52,24 +57,37 @@ class Api:
     @classmethod
     @asynccontextmanager
     async def connect(cls) -> AsyncIterator[Self]:
-        """Connect as the pod's service account, or as the current user of the kubeconfig outside of a cluster."""
+        """Connect as the pod's service account, or as the current user of the kubeconfig outside of a cluster.
+
+        Raises NoClusterError when there is neither.
+        """
         settings = client.Configuration()
         if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
             config.load_incluster_config(client_configuration=settings)
         else:
-            await config.load_kube_config(client_configuration=settings)
+            # The client's own default was read from the environment when it was imported; ask again.
+            path = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+            try:
+                await config.load_kube_config(path, client_configuration=settings)
+            except (config.ConfigException, OSError) as error:
+                raise NoClusterError(
+                    f"no cluster to talk to: {path} isn't a usable kubeconfig ({error})"
+                ) from error
         async with client.ApiClient(settings) as connection:
             yield cls(connection)
 
-    async def list_all(self, kind: Kind) -> tuple[list[Json], int]:
-        """All objects of a kind in all namespaces, page by page, and the resource version that they are from."""
+    async def list_all(self, kind: Kind, *, limit: int | None = None) -> tuple[list[Json], int]:
+        """All objects of a kind in all namespaces, page by page, and the resource version that they are from.
+
+        With `limit`, only so many of them.
+        """
         items: list[Json] = []
-        query: dict[str, str] = {"limit": str(_PAGE)}
+        query: dict[str, str] = {"limit": str(limit or _PAGE)}
         while True:
             page = await self._request("GET", _path(kind), query=query)
             items += page["items"]
             token = page["metadata"].get("continue")
-            if not token:
+            if not token or limit is not None:
                 return items, int(page["metadata"]["resourceVersion"])
             query["continue"] = token
 

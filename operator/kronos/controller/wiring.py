@@ -14,7 +14,7 @@ import aiohttp
 import kopf
 
 from kronos.api import GROUP, VERSION
-from kronos.controller.api import Api, ApiError, Kind
+from kronos.controller.api import Api, ApiError, Kind, NoClusterError
 from kronos.controller.cache import Cache, Store
 from kronos.controller.progress import ProgressPoller
 from kronos.controller.reconciler import Reconciler
@@ -70,10 +70,6 @@ class Operator:
             try:
                 await self._resync(api)
             except ApiError as error:
-                if error.status == 404:
-                    raise kopf.PermanentError(
-                        f"the cluster has no {GROUP} resources; apply the folder crds first"
-                    ) from error
                 logger.warning("the API server isn't ready: %s", error)
             except (TimeoutError, OSError, aiohttp.ClientError) as error:
                 logger.warning("the API server can't be reached: %s", error)
@@ -105,6 +101,30 @@ class Operator:
         news = store.remove(raw) if event["type"] == "DELETED" else store.put(raw)
         if news and self.reconciler is not None:
             self.reconciler.notify()
+
+
+async def preflight() -> None:
+    """Raise NoClusterError, with a sentence that says what to change, when the operator can't do its work at all.
+
+    An API server that doesn't answer is no such case: it may only be late, and the operator waits for it.
+    """
+    async with Api.connect() as api:
+        for kind in ("jobs", "fabrics", "pods", "nodes"):
+            try:
+                await api.list_all(kind, limit=1)
+            except ApiError as error:
+                if error.status == 404:
+                    raise NoClusterError(
+                        f"the cluster doesn't know Kronos's resources; run `kubectl apply -f crds/` first ({error})"
+                    ) from error
+                if error.status in (401, 403):
+                    raise NoClusterError(
+                        f"the API server lets the operator not list {kind}: {error}"
+                    ) from error
+                logger.warning("the API server isn't ready: %s", error)
+            except (TimeoutError, OSError, aiohttp.ClientError) as error:
+                logger.warning("the API server can't be reached: %s", error)
+                return
 
 
 async def _crash_loudly(work: Awaitable[None]) -> None:

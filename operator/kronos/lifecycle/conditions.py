@@ -48,7 +48,7 @@ def with_conditions(
 
 def _truths(status: TrainingJobStatus, reason: str, *, stalled: bool) -> dict[ConditionType, Truth]:
     phase, message = status.phase, status.reason
-    no: Truth = ("False", reason, message)
+    no: Truth = ("False", reason, "")  # the sentence stands once, in Ready and in whatever is True
     yes: Truth = ("True", reason, message)
     holds_place = status.placement is not None and phase in ("Starting", "Running")
     training = (
@@ -57,7 +57,7 @@ def _truths(status: TrainingJobStatus, reason: str, *, stalled: bool) -> dict[Co
     settled = phase in ("Running", "Complete", "Failed", "Suspended")
     truths: dict[ConditionType, Truth] = {
         # A completed job is what its owner wanted, so tools that wait for Ready must see it.
-        "Ready": yes if phase == "Complete" or training else no,
+        "Ready": yes if phase == "Complete" or training else ("False", reason, message),
         "Reconciling": no if settled or stalled else yes,
         "Stalled": yes if stalled or phase == "Failed" else no,
         "Admitted": ("True", "PlacedTogether", "") if holds_place or phase == "Complete" else no,

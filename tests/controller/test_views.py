@@ -1,0 +1,185 @@
+"""What the API server says, as decisions see it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kronos.api.plan import LastWords
+from kronos.api.quantity import parse_quantity
+from kronos.controller.views import job_view, node_view, pod_requests, pod_view
+
+QUANTITIES = {
+    "cores": ("4", "cpu", True, 4000),
+    "millicores": ("250m", "cpu", True, 250),
+    "a sliver of a core rounds up as a request": ("1n", "cpu", True, 1),
+    "a sliver of a core rounds down as an offer": ("1n", "cpu", False, 0),
+    "binary bytes": ("16Gi", "memory", True, 16 * 2**30),
+    "decimal bytes": ("1.5G", "memory", True, 1_500_000_000),
+    "milli-bytes, which are legal": ("1500m", "memory", True, 2),
+    "exponents, which are legal": ("1e3", "memory", True, 1000),
+    "pieces": ("8", "nvidia.com/gpu", True, 8),
+}
+
+
+@pytest.mark.parametrize("name", QUANTITIES)
+def test_quantities_are_exact_in_base_units(name):
+    text, resource, round_up, amount = QUANTITIES[name]
+    assert parse_quantity(text, resource, round_up=round_up) == amount
+
+
+def test_a_text_that_is_no_quantity_is_refused_with_an_example():
+    with pytest.raises(ValueError, match="such as 4, 500m or 16Gi"):
+        parse_quantity("plenty", "memory")
+
+
+def container(**requests: str) -> dict[str, Any]:
+    return {"resources": {"requests": requests}}
+
+
+REQUESTS = {
+    "containers add up": (
+        {"containers": [container(cpu="1", memory="1Gi"), container(cpu="500m")]},
+        {"cpu": 1500, "memory": 2**30},
+    ),
+    "limits stand in for requests that are missing": (
+        {
+            "containers": [
+                {"resources": {"limits": {"nvidia.com/gpu": "4", "cpu": "2"}, "requests": {"cpu": "1"}}}
+            ]
+        },
+        {"nvidia.com/gpu": 4, "cpu": 1000},
+    ),
+    "an init container counts where it needs more": (
+        {"containers": [container(cpu="1")], "initContainers": [container(cpu="3"), container(memory="1k")]},
+        {"cpu": 3000, "memory": 1000},
+    ),
+    "a sidecar adds to the containers and to later init containers": (
+        {
+            "containers": [container(cpu="1")],
+            "initContainers": [container(cpu="1") | {"restartPolicy": "Always"}, container(cpu="3")],
+        },
+        {"cpu": 4000},
+    ),
+    "overhead comes on top": (
+        {"containers": [container(cpu="1")], "overhead": {"cpu": "100m"}},
+        {"cpu": 1100},
+    ),
+    "nothing asked is nothing": ({"containers": [{}]}, {}),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_pods_requests_are_counted_as_the_scheduler_counts_them(name):
+    spec, amounts = REQUESTS[name]
+    assert pod_requests(spec) == amounts
+
+
+def raw_pod(status: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "namespace": "forge",
+            "name": "burner-1-0",
+            "uid": "pod",
+            "labels": {"training.kronos.dev/attempt": "1", "training.kronos.dev/member": "0"},
+            "ownerReferences": [{"kind": "KronosTrainingJob", "uid": "job", "controller": True}],
+            **metadata,
+        },
+        "spec": {"nodeName": "a0", "containers": [container(cpu="1")]},
+        "status": status,
+    }
+
+
+def test_the_trainers_last_words_are_read_from_the_termination_message():
+    words = LastWords(outcome="Failed", rank=3, step=7, error="boom")
+    ended = {
+        "exitCode": 1,
+        "reason": "Error",
+        "finishedAt": "2026-03-01T12:00:00Z",
+        "message": json.dumps(words.wire()),
+    }
+    view = pod_view(raw_pod({"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]}))
+    assert (view.last_words, view.exit_code, view.member, view.owner_uid) == (words, 1, 0, "job")
+
+
+@pytest.mark.parametrize("message", ["Traceback ...", "[]", "{}", '{"outcome": "Unheard"}', ""])
+def test_any_other_termination_message_is_kept_as_text(message):
+    ended = {"exitCode": 1, "reason": "Error", "message": message}
+    view = pod_view(raw_pod({"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]}))
+    assert (view.last_words, view.raw_message) == (None, message)
+
+
+def test_a_container_that_cannot_start_says_why():
+    waiting = {"reason": "ErrImagePull", "message": "no such image"}
+    view = pod_view(raw_pod({"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]}))
+    assert view.waiting == "ErrImagePull: no such image"
+
+
+def test_a_container_that_is_being_created_is_no_news():
+    waiting = {"reason": "ContainerCreating"}
+    view = pod_view(raw_pod({"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]}))
+    assert view.waiting == ""
+
+
+def test_an_unschedulable_pod_says_why_and_since_when():
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "message": "0/4 nodes are available",
+        "lastTransitionTime": "2026-03-01T12:00:00Z",
+    }
+    view = pod_view(raw_pod({"phase": "Pending", "conditions": [condition]}))
+    assert view.unschedulable == "0/4 nodes are available"
+    assert view.unschedulable_since is not None
+
+
+def test_a_node_offers_what_is_allocatable_and_is_ready_only_when_it_says_so():
+    raw = {
+        "metadata": {"name": "a0", "labels": {"rack": "a"}},
+        "spec": {"unschedulable": True, "taints": [{"key": "gpu", "effect": "NoSchedule"}]},
+        "status": {
+            "allocatable": {"cpu": "3920m", "kronos.dev/accelerator": "4"},
+            "conditions": [{"type": "Ready", "status": "Unknown"}],
+        },
+    }
+    node = node_view(raw)
+    assert dict(node.allocatable) == {"cpu": 3920, "kronos.dev/accelerator": 4}
+    assert (node.ready, node.schedulable) == (False, False)
+
+
+def raw_job(**parts: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "namespace": "forge",
+            "name": "burner",
+            "uid": "job",
+            "generation": 2,
+            "creationTimestamp": "2026-03-01T12:00:00Z",
+        },
+        "spec": {
+            "model": {"layers": 2, "hiddenSize": 8, "attentionHeads": 2, "sequenceLength": 4},
+            "data": {"path": "/data"},
+            "optimization": {"globalBatchSize": 4, "steps": 2},
+            "accelerators": {"max": 1},
+        },
+        **parts,
+    }
+
+
+def test_a_spec_that_cannot_be_read_is_named_and_never_raises():
+    view = job_view(raw_job(spec={"model": {"layers": "many"}}))
+    assert view.spec is None
+    assert "the spec isn't valid: model.layers" in view.invalid
+
+
+def test_a_status_that_kronos_did_not_write_stops_the_job_and_never_starts_it_over():
+    view = job_view(raw_job(status={"phase": "Done"}))
+    assert view.spec is None
+    assert "the status isn't one that Kronos wrote" in view.invalid
+
+
+def test_fields_that_a_newer_operator_added_to_the_status_are_ignored():
+    view = job_view(raw_job(status={"phase": "Running", "attempt": 2, "mood": "sunny"}))
+    assert (view.status.phase, view.status.attempt) == ("Running", 2)
