@@ -1,4 +1,4 @@
-"""What moving bytes costs: the network as a row of ever wider domains, and collectives on it."""
+"""What moving bytes costs: the network as a row of ever wider domains, and collectives over groups laid out in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from kronos.api.fabric import NODE_LEVEL, FabricSpec
+from kronos.api.fabric import NODE_LEVEL, FabricSpec, Link
 from kronos.api.plan import Degrees
 
 DEFAULT_NODE_SLOTS = 8
@@ -22,21 +22,29 @@ class Wire:
     latency: float
     seconds_per_byte: float
 
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What the groups of one axis pay; every cost is linear in the bytes."""
+
+    startup: float
+    """Latencies of an all-gather."""
+    seconds_per_byte: float
+    """Of an all-gather, per byte of its result."""
+    hop: Wire
+    """The wire between the neighbours that are farthest apart."""
+
+    def gather(self, size: float) -> float:
+        """Seconds of an all-gather with a result of `size` bytes, or of a reduce-scatter of as many."""
+        return self.startup + size * self.seconds_per_byte
+
+    def all_reduce(self, size: float) -> float:
+        """Seconds to sum `size` bytes over the group: a reduce-scatter, then an all-gather."""
+        return 2 * self.gather(size)
+
     def send(self, size: float) -> float:
-        """Seconds to send `size` bytes to a neighbour."""
-        return self.latency + size * self.seconds_per_byte
-
-    def all_gather(self, size: float, ranks: int) -> float:
-        """Seconds until each of `ranks` has all `size` bytes of which each held an equal part; a ring.
-
-        (p - 1) x latency + (p - 1) / p x size x seconds per byte: Thakur, Rabenseifner and Gropp 2005, section 4.1.
-        A ring reduce-scatter costs the same.
-        """
-        return (ranks - 1) * (self.latency + size / ranks * self.seconds_per_byte)
-
-    def all_reduce(self, size: float, ranks: int) -> float:
-        """Seconds to sum `size` bytes over `ranks`: a ring reduce-scatter, then a ring all-gather (ibid., 4.5)."""
-        return 2 * self.all_gather(size, ranks)
+        """Seconds to pass `size` bytes to a neighbour."""
+        return self.hop.latency + size * self.hop.seconds_per_byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +70,39 @@ class Network:
             if size < 1:
                 raise ValueError(f"a domain of level {name} can't have {size} accelerators; give at least 1")
         slots = sizes.get(NODE_LEVEL, DEFAULT_NODE_SLOTS)
-        wire = _wire(fabric.node.latency_microseconds, fabric.node.bandwidth_gigabytes_per_second)
+        wire = _wire(fabric.node)
         domains = [(slots, wire)]
         for level in reversed(fabric.levels):
             slots = max(slots, sizes.get(level.name, DEFAULT_FAN_OUT * slots))
-            own = _wire(level.latency_microseconds, level.bandwidth_gigabytes_per_second)
+            own = _wire(level)
             wire = Wire(max(wire.latency, own.latency), max(wire.seconds_per_byte, own.seconds_per_byte))
             domains.append((slots, wire))
         return cls(tuple(domains))
 
-    def spanning(self, ranks: int) -> Wire:
-        """The wire of the narrowest domain that holds `ranks` accelerators; of the widest when none does."""
-        return next((wire for slots, wire in self.domains if slots >= ranks), self.domains[-1][1])
+    def route(self, inner: int, degree: int) -> Route:
+        """What a group of `degree` ranks pays when its neighbours are `inner` accelerators apart.
+
+        Collectives go level by level: a ring inside the narrowest domain, then rings between domains, on what each
+        rank has left of the bytes. A ring all-gather of n bytes over p ranks takes (p - 1) x latency + (p - 1) / p x n x
+        seconds per byte (Thakur, Rabenseifner and Gropp 2005, section 4.1); a reduce-scatter takes the same. So a wide
+        level carries n / (ranks inside) only. A group wider than the widest domain crosses the widest level's wire.
+        """
+        startup = per_byte = 0.0
+        hop = self.domains[0][1]
+        joined = 1
+        for position, (slots, wire) in enumerate(self.domains):
+            widest = position == len(self.domains) - 1
+            reach = degree if widest else min(degree, max(joined, slots // inner))
+            if reach > joined:
+                startup += (reach / joined - 1) * wire.latency
+                per_byte += (1 / joined - 1 / reach) * wire.seconds_per_byte
+                hop = wire
+                joined = reach
+        return Route(startup, per_byte, hop)
 
 
-def _wire(microseconds: float, gigabytes_per_second: float) -> Wire:
-    return Wire(microseconds * 1e-6, 1 / (gigabytes_per_second * 1e9))
+def _wire(link: Link) -> Wire:
+    return Wire(link.latency_microseconds * 1e-6, 1e-9 / link.bandwidth_gigabytes_per_second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +116,20 @@ class AxisTraffic:
 
 
 @dataclass(frozen=True, slots=True)
-class AxisWires:
-    """The wire that each axis' groups cross."""
+class AxisRoutes:
+    """What the groups of each axis pay."""
 
-    tensor: Wire
-    pipeline: Wire
-    sharded_data: Wire
-    data: Wire
+    tensor: Route
+    pipeline: Route
+    sharded_data: Route
+    data: Route
 
 
-def nest(network: Network, degrees: Degrees, traffic: AxisTraffic) -> AxisWires:
-    """Give each axis the wire it crosses when ranks are laid out with the heaviest traffic innermost.
+def nest(network: Network, degrees: Degrees, traffic: AxisTraffic) -> AxisRoutes:
+    """The routes of the axes when ranks are laid out with the heaviest traffic innermost.
 
-    Tensor groups are innermost always, because their collectives stop the arithmetic; the other axes follow by bytes
-    per rank, pipeline before sharded data before data where equal. A group of an axis spans all axes inside it.
+    Tensor groups are innermost always, because arithmetic waits for them many times per layer; the other axes follow by
+    bytes per rank, pipeline before sharded data before data where equal.
     """
     axes = [
         ("pipeline", degrees.pipeline_parallel, traffic.pipeline),
@@ -112,9 +137,9 @@ def nest(network: Network, degrees: Degrees, traffic: AxisTraffic) -> AxisWires:
         ("data", degrees.data_parallel, traffic.data),
     ]
     axes.sort(key=lambda axis: -axis[2])
-    span = degrees.tensor_parallel
-    wires = {"tensor": network.spanning(span)}
+    inner = degrees.tensor_parallel
+    routes = {"tensor": network.route(1, inner)}
     for name, degree, _ in axes:
-        span *= degree
-        wires[name] = network.spanning(span)
-    return AxisWires(**wires)
+        routes[name] = network.route(inner, degree)
+        inner *= degree
+    return AxisRoutes(**routes)

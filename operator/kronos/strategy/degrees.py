@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from math import gcd, prod
 
 from kronos.api.job import TrainingJobSpec
@@ -18,7 +19,7 @@ class Rejection:
     code: str
     """Stable, for machines, such as `GlobalBatchNotDivisible`."""
     message: str
-    """One sentence about the first such split (for memory, the one that misses least): what to change to what."""
+    """One sentence about the first such split (for memory, about the one that misses least)."""
     count: int
     """Splits that were refused so; a refused tensor or pipeline degree counts once."""
 
@@ -27,16 +28,24 @@ class Rejections:
     """Collects refusals by code."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Rejection] = {}
+        self._messages: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
 
-    def add(self, code: str, message: str) -> None:
-        """Count one more; the first message of a code stays."""
-        known = self._found.get(code)
-        self._found[code] = Rejection(code, message, 1) if known is None else replace(known, count=known.count + 1)
+    def add(self, code: str, message: Callable[[], str]) -> None:
+        """Count one more; only a code's first message is kept, and made."""
+        if code not in self._messages:
+            self._messages[code] = message()
+        self._counts[code] += 1
+
+    def merge(self, rejection: Rejection) -> None:
+        """Take over a refusal that was counted elsewhere, of a code that isn't here yet."""
+        self._messages[rejection.code] = rejection.message
+        self._counts[rejection.code] = rejection.count
 
     def most_frequent_first(self) -> tuple[Rejection, ...]:
         """All of them, by falling count, then by code."""
-        return tuple(sorted(self._found.values(), key=lambda rejection: (-rejection.count, rejection.code)))
+        found = (Rejection(code, message, self._counts[code]) for code, message in self._messages.items())
+        return tuple(sorted(found, key=lambda rejection: (-rejection.count, rejection.code)))
 
 
 @lru_cache(maxsize=4096)
@@ -87,7 +96,7 @@ def possible_degrees(spec: TrainingJobSpec, rejections: Rejections) -> Iterator[
     pins = Pins.of(spec)
     low, high = spec.accelerators.min, spec.accelerators.max
     if high // pins.product < -(-low // pins.product):
-        rejections.add("WorldSizeOutOfRange", _world_size_message(pins, low, high))
+        rejections.add("WorldSizeOutOfRange", partial(_world_size_message, pins, low, high))
         return
     data_pins = (pins.data or 1) * (pins.sharded or 1)
     pipeline_pin = pins.pipeline or 1
@@ -136,46 +145,50 @@ def _tensor_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Reject
         ("FeedForwardNotDivisible", "feedForwardSize", shape.ffn_size),
     ):
         if size % degree:
-            allowed = one_of(divisors(gcd(shape.attention_heads, shape.kv_heads, shape.ffn_size)))
-            rejections.add(
-                code,
-                f"tensorParallel {degree} does not divide model.{field} {size}; use {allowed}, or change model.{field}",
-            )
+            rejections.add(code, partial(_not_divided, spec, degree, field, size))
             return False
     return True
+
+
+def _not_divided(spec: TrainingJobSpec, degree: int, field: str, size: int) -> str:
+    shape = spec.model
+    allowed = _one_of(divisors(gcd(shape.attention_heads, shape.kv_heads, shape.ffn_size)))
+    return f"tensorParallel {degree} does not divide model.{field} {size}; use {allowed}, or change model.{field}"
 
 
 def _pipeline_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Rejections) -> bool:
     layers = spec.model.layers
     if degree > layers:
-        rejections.add(
-            "FewerLayersThanStages",
-            f"pipelineParallel {degree} exceeds model.layers {layers}; use at most {layers}",
-        )
+        message = f"pipelineParallel {degree} exceeds model.layers {layers}; use at most {layers}"
+        rejections.add("FewerLayersThanStages", lambda: message)
         return False
     if degree > 1 and spec.model.tied_embeddings:
-        rejections.add(
-            "TiedEmbeddings",
+        message = (
             f"model.tiedEmbeddings keeps the embedding and the head on one stage; use pipelineParallel 1 instead of "
-            f"{degree}, or set tiedEmbeddings to false",
+            f"{degree}, or set tiedEmbeddings to false"
         )
+        rejections.add("TiedEmbeddings", lambda: message)
         return False
     return True
 
 
 def _batch_fits(spec: TrainingJobSpec, batch_ranks: int, rejections: Rejections) -> bool:
     batch = spec.optimization.global_batch_size
-    if batch % batch_ranks == 0:
-        return True
+    if batch % batch_ranks:
+        rejections.add("GlobalBatchNotDivisible", partial(_batch_not_divided, batch, batch_ranks))
+        return False
+    return True
+
+
+def _batch_not_divided(batch: int, batch_ranks: int) -> str:
     usable = divisors(batch)
-    near = (max(d for d in usable if d < batch_ranks), *(d for d in usable if d > batch_ranks))[:2]
+    below = max(divisor for divisor in usable if divisor < batch_ranks)
+    near = (below, *(divisor for divisor in usable if divisor > batch_ranks))[:2]
     above = -(-batch // batch_ranks) * batch_ranks
-    rejections.add(
-        "GlobalBatchNotDivisible",
+    return (
         f"dataParallel x shardedDataParallel {batch_ranks} does not divide optimization.globalBatchSize {batch}; "
-        f"use {one_of(near)}, or set globalBatchSize to {above}",
+        f"use {_one_of(near)}, or set globalBatchSize to {above}"
     )
-    return False
 
 
 def _world_size_message(pins: Pins, low: int, high: int) -> str:
@@ -197,7 +210,7 @@ def _world_size_message(pins: Pins, low: int, high: int) -> str:
     )
 
 
-def one_of(numbers: tuple[int, ...]) -> str:
+def _one_of(numbers: tuple[int, ...]) -> str:
     """`1, 2 or 4`."""
     *head, last = (str(number) for number in numbers)
     return f"{', '.join(head)} or {last}" if head else last

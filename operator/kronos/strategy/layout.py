@@ -13,11 +13,12 @@ from kronos.api.training import ModelShape
 from kronos.strategy import shapes
 
 GIB = 2**30
+FP32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Everything the strategy decides about a job."""
+    """Everything the strategy decides about a job; the fields mean what they mean in `kronos.api.plan.Plan`."""
 
     degrees: Degrees
     microbatch_sequences: int
@@ -27,14 +28,29 @@ class Layout:
     stage_layers: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PartElements:
+    """Scalars of the parts of a model on one rank."""
+
+    embedding: int
+    block: int
+    head: int
+    largest: int
+    """Of the largest single tensor."""
+
+    def outside_blocks(self, first: bool, last: bool) -> int:
+        """Scalars that a stage holds outside its blocks: embedding on the first stage, norm and head on the last."""
+        return (self.embedding if first else 0) + (self.head if last else 0)
+
+
 @dataclass(frozen=True)
 class Workload:
     """A job on a kind of accelerator, as numbers."""
 
     shape: ModelShape
     global_batch_size: int
-    activation_bytes: int
-    """Bytes per scalar in the forward and backward pass: 2 in bf16, 4 in fp32."""
+    compute_bytes: int
+    """Bytes per scalar that enters a matrix product: 2 in bf16, 4 in fp32."""
     peak_flops: float
     """FLOP/s of one accelerator in that precision."""
     memory_bytes: int
@@ -48,15 +64,15 @@ class Workload:
         return cls(
             shape=spec.model,
             global_batch_size=spec.optimization.global_batch_size,
-            activation_bytes=2 if half else 4,
+            compute_bytes=2 if half else FP32_BYTES,
             peak_flops=(peak.bf16 if half else peak.fp32) * 1e12,
             memory_bytes=int(accelerator.memory_gib * GIB),
         )
 
-    @cached_property
-    def parameters(self) -> shapes.Parameters:
-        """The model's tensors."""
-        return shapes.parameters(self.shape)
+    @property
+    def half(self) -> bool:
+        """Whether matrix products run in bf16 rather than fp32."""
+        return self.compute_bytes != FP32_BYTES
 
     @cached_property
     def block_flops(self) -> int:
@@ -69,29 +85,33 @@ class Workload:
         return shapes.head_flops(self.shape)
 
     @cached_property
-    def _part_cache(self) -> dict[tuple[int, int], PartElements]:
-        return {}
+    def residual_bytes(self) -> int:
+        """Bytes of the residual stream of one sequence; it is fp32 whatever the precision."""
+        return self.shape.sequence_length * self.shape.hidden_size * FP32_BYTES
+
+    def vocabulary_ways(self, tensor_parallel: int) -> int:
+        """Ways in which embedding and head are split: like the rest, or not at all when that isn't even."""
+        return 1 if self.shape.vocabulary_size % tensor_parallel else tensor_parallel
 
     def part_elements(self, tensor_parallel: int, sharded: int) -> PartElements:
         """Scalars of each part on the rank that holds most, when split so."""
         key = (tensor_parallel, sharded)
-        found = self._part_cache.get(key)
+        found = self._known_parts.get(key)
         if found is None:
-            parts = self.parameters
-            found = self._part_cache[key] = PartElements(
-                *(shapes.elements(part, *key) for part in (parts.embedding, parts.block, parts.head))
+            parts = self._parameters
+            every = (*parts.embedding, *parts.block, *parts.head)
+            found = self._known_parts[key] = PartElements(
+                embedding=shapes.elements(parts.embedding, *key),
+                block=shapes.elements(parts.block, *key),
+                head=shapes.elements(parts.head, *key),
+                largest=max(tensor.shard_elements(*key) for tensor in every),
             )
         return found
 
+    @cached_property
+    def _parameters(self) -> shapes.Parameters:
+        return shapes.parameters(self.shape)
 
-@dataclass(frozen=True, slots=True)
-class PartElements:
-    """Scalars of the parts of a model on one rank."""
-
-    embedding: int
-    block: int
-    head: int
-
-    def outside_blocks(self, first: bool, last: bool) -> int:
-        """Scalars that a stage holds outside its blocks: embedding on the first stage, norm and head on the last."""
-        return (self.embedding if first else 0) + (self.head if last else 0)
+    @cached_property
+    def _known_parts(self) -> dict[tuple[int, int], PartElements]:
+        return {}

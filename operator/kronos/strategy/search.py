@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -13,9 +14,9 @@ from kronos.strategy import explain
 from kronos.strategy.communication import AxisTraffic, Network
 from kronos.strategy.degrees import Rejection, Rejections, divisors, possible_degrees
 from kronos.strategy.layout import Layout, Workload
-from kronos.strategy.memory import MemoryBreakdown, memory
+from kronos.strategy.memory import MemoryBreakdown, MemoryModel
 from kronos.strategy.stages import balance, schedule_for
-from kronos.strategy.timing import StepTime, step_time
+from kronos.strategy.timing import StepModel, StepTime
 
 Objective = Literal["Time", "Efficiency", "Memory"]
 Bottleneck = Literal["DataVolume", "ModelSize", "Both"]
@@ -62,102 +63,122 @@ def search(
 
     `slots_per_domain` gives, by level name (and `node`), how many accelerators one domain has; see
     `communication.Network.of` for what is assumed without it and for the ValueError on wrong names. The answer depends
-    on the arguments alone. It is exhaustive up to two prunings that can't lose the best layout: a larger microbatch
-    never needs less memory, so the first that doesn't fit ends the row; and recomputing activations is never faster,
-    so it is tried only where the objective is memory or where the layout doesn't fit without.
+    on the arguments alone. Every world size and every combination of degrees that the job allows is weighed.
     """
     accelerator = fabric.accelerator(spec.accelerators.resource)
     if accelerator is None:
         rejection = explain.unknown_accelerator(spec.accelerators.resource, spec.placement.fabric)
         return Search(candidates=(), rejections=(rejection,), bottleneck=None, refusal=rejection.message)
-    network = Network.of(fabric, slots_per_domain)
     workload = Workload.of(spec, accelerator)
     objective = spec.strategy.objective
     rejections = Rejections()
-    stages: dict[int, tuple[int, ...]] = {}
-    candidates: list[Candidate] = []
-    nearest: tuple[Layout, MemoryBreakdown] | None = None
-    misses = 0
-    for degrees in possible_degrees(spec, rejections):
-        count = degrees.pipeline_parallel
-        if count not in stages:
-            stages[count] = balance(spec.model.layers, count, workload.head_flops / workload.block_flops)
-        least = _layout(workload, degrees, stages[count], 1, checkpointing=True)
-        needed = memory(workload, least)
-        if needed.total > workload.memory_bytes:
-            misses += 1
-            if nearest is None or needed.total < nearest[1].total:
-                nearest = (least, needed)
-            continue
-        fitting = _fitting(workload, degrees, stages[count], everything=objective == "Memory")
-        costed = (
-            Candidate(
-                degrees=degrees,
-                microbatch_sequences=layout.microbatch_sequences,
-                microbatches=layout.microbatches,
-                activation_checkpointing=layout.activation_checkpointing,
-                schedule=layout.schedule,
-                stage_layers=layout.stage_layers,
-                memory=needs,
-                time=time,
-                traffic=traffic,
-            )
-            for layout, needs in fitting
-            for time, traffic in (step_time(workload, layout, network),)
-        )
-        candidates.append(min(costed, key=lambda candidate: _preference(candidate, objective)))
-    found = rejections.most_frequent_first()
+    weighing = _Weighing(workload, Network.of(fabric, slots_per_domain), objective)
+    found = [weighing.best(degrees) for degrees in possible_degrees(spec, rejections)]
+    candidates = [candidate for candidate in found if candidate is not None]
+    nearest = weighing.nearest
     if nearest is not None:
-        found = explain.with_memory(found, workload, accelerator, *nearest, misses)
+        rejections.merge(explain.memory_short(accelerator, *nearest, len(found) - len(candidates)))
+    refused = rejections.most_frequent_first()
     if not candidates:
-        refusal = explain.refusal(spec, found)
-        return Search(candidates=(), rejections=found, bottleneck=None, refusal=refusal)
+        refusal = explain.refusal(spec, refused, nearest)
+        return Search(candidates=(), rejections=refused, bottleneck=None, refusal=refusal)
     ordered = _best_first(candidates, objective)
     return Search(
-        candidates=ordered, rejections=found, bottleneck=_bottleneck(workload, ordered[0]), refusal=None
+        candidates=ordered, rejections=refused, bottleneck=_bottleneck(workload, ordered[0]), refusal=None
     )
 
 
-def _layout(
-    workload: Workload, degrees: Degrees, stage_layers: tuple[int, ...], sequences: int, *, checkpointing: bool
-) -> Layout:
-    microbatches = workload.global_batch_size // (degrees.batch_ranks * sequences)
-    return Layout(
-        degrees=degrees,
-        microbatch_sequences=sequences,
-        microbatches=microbatches,
-        activation_checkpointing=checkpointing,
-        schedule=schedule_for(degrees.pipeline_parallel, microbatches),
-        stage_layers=stage_layers,
-    )
+class _Weighing:
+    """Finds the best layout for given degrees, and remembers the one that missed least among those that don't fit."""
+
+    def __init__(self, workload: Workload, network: Network, objective: Objective) -> None:
+        self._workload = workload
+        self._network = network
+        self._objective = objective
+        self._stage_layers: dict[int, tuple[int, ...]] = {}
+        self.nearest: tuple[Layout, MemoryBreakdown] | None = None
+
+    def best(self, degrees: Degrees) -> Candidate | None:
+        """The cheapest layout with these degrees; None when none fits the memory."""
+        workload = self._workload
+        stages = self._balanced(degrees.pipeline_parallel)
+        memory_model = MemoryModel(workload, degrees, stages)
+        hopeless = memory_model.least > workload.memory_bytes
+        if hopeless and self.nearest is not None and memory_model.least >= self.nearest[1].total:
+            return None
+        weighed = [(layout, memory_model.heaviest(layout)) for layout in _layouts(workload, degrees, stages)]
+        fitting = [(layout, needed) for layout, needed in weighed if needed.total <= workload.memory_bytes]
+        if not fitting:
+            miss = min(weighed, key=lambda pair: pair[1].total)
+            if self.nearest is None or miss[1].total < self.nearest[1].total:
+                self.nearest = miss
+            return None
+        time_model = StepModel(workload, degrees, stages, self._network)
+        if self._objective != "Memory":
+            fitting = _worth_timing(fitting)
+        costed = (_candidate(layout, needed, time_model) for layout, needed in fitting)
+        return min(costed, key=lambda candidate: _preference(candidate, self._objective))
+
+    def _balanced(self, count: int) -> tuple[int, ...]:
+        workload = self._workload
+        if count not in self._stage_layers:
+            head_cost = workload.head_flops / workload.block_flops
+            self._stage_layers[count] = balance(workload.shape.layers, count, head_cost)
+        return self._stage_layers[count]
 
 
-def _fitting(
-    workload: Workload, degrees: Degrees, stage_layers: tuple[int, ...], *, everything: bool
-) -> Iterator[tuple[Layout, MemoryBreakdown]]:
-    """Layouts with these degrees that fit: for each microbatch without recomputing if possible, else with.
+def _layouts(workload: Workload, degrees: Degrees, stage_layers: tuple[int, ...]) -> Iterator[Layout]:
+    """Every microbatch size that divides a rank's part of the batch, without and with recomputing."""
+    per_rank = workload.global_batch_size // degrees.batch_ranks
+    for sequences in divisors(per_rank):
+        microbatches = per_rank // sequences
+        schedule = schedule_for(degrees.pipeline_parallel, microbatches)
+        for recompute in (False, True):
+            yield Layout(
+                degrees=degrees,
+                microbatch_sequences=sequences,
+                microbatches=microbatches,
+                activation_checkpointing=recompute,
+                schedule=schedule,
+                stage_layers=stage_layers,
+            )
 
-    With `everything`, both ways where both fit.
+
+def _worth_timing(fitting: list[tuple[Layout, MemoryBreakdown]]) -> list[tuple[Layout, MemoryBreakdown]]:
+    """Drop layouts that others with the same degrees are never slower than.
+
+    Recomputing is never faster than not. Without a pipeline, fewer and larger microbatches are never slower: they do
+    the same arithmetic and move the same bytes in fewer messages.
     """
-    keeping_fits = True
-    for sequences in divisors(workload.global_batch_size // degrees.batch_ranks):
-        if keeping_fits:
-            layout = _layout(workload, degrees, stage_layers, sequences, checkpointing=False)
-            needed = memory(workload, layout)
-            keeping_fits = needed.total <= workload.memory_bytes
-            if keeping_fits:
-                yield layout, needed
-        if everything or not keeping_fits:
-            layout = _layout(workload, degrees, stage_layers, sequences, checkpointing=True)
-            needed = memory(workload, layout)
-            if needed.total <= workload.memory_bytes:
-                yield layout, needed
-            elif not keeping_fits:
-                return
+    keeping = {layout.microbatches for layout, _ in fitting if not layout.activation_checkpointing}
+    worth = [
+        (layout, needed)
+        for layout, needed in fitting
+        if not layout.activation_checkpointing or layout.microbatches not in keeping
+    ]
+    if worth[0][0].degrees.pipeline_parallel > 1:
+        return worth
+    fewest = {layout.activation_checkpointing: (layout, needed) for layout, needed in worth}
+    return list(fewest.values())
+
+
+def _candidate(layout: Layout, needed: MemoryBreakdown, model: StepModel) -> Candidate:
+    time, traffic = model.predict(layout)
+    return Candidate(
+        degrees=layout.degrees,
+        microbatch_sequences=layout.microbatch_sequences,
+        microbatches=layout.microbatches,
+        activation_checkpointing=layout.activation_checkpointing,
+        schedule=layout.schedule,
+        stage_layers=layout.stage_layers,
+        memory=needed,
+        time=time,
+        traffic=traffic,
+    )
 
 
 def _preference(candidate: Candidate, objective: Objective) -> tuple[float, float, bool, int]:
-    """Orders the microbatches of one combination of degrees; the fewest, largest microbatches on a tie."""
+    """Orders the layouts of one combination of degrees; the fewest, largest microbatches on a tie."""
     return (
         candidate.cost(objective),
         candidate.time.total,
@@ -199,7 +220,9 @@ def _bottleneck(workload: Workload, best: Candidate) -> Bottleneck:
     """
     alone = Degrees()
     stage_layers = (workload.shape.layers,)
-    least = memory(workload, _layout(workload, alone, stage_layers, 1, checkpointing=True))
-    if least.total <= workload.memory_bytes:
+    model = MemoryModel(workload, alone, stage_layers)
+    one = dataclasses.replace(workload, global_batch_size=1)
+    least = min(model.heaviest(layout).total for layout in _layouts(one, alone, stage_layers))
+    if least <= workload.memory_bytes:
         return "DataVolume"
     return "Both" if best.degrees.data_parallel > 1 else "ModelSize"

@@ -17,7 +17,7 @@ class Tensor:
     rows: int
     columns: int
     split: Literal["rows", "columns", "none"]
-    """Dimension that tensor parallelism divides; tensors that are not split are whole on every tensor rank."""
+    """Dimension that tensor parallelism divides."""
 
     @property
     def elements(self) -> int:
@@ -25,12 +25,16 @@ class Tensor:
         return self.rows * self.columns
 
     def shard_elements(self, tensor_parallel: int, sharded: int) -> int:
-        """Most scalars that one rank holds; FSDP divides the rows, after tensor parallelism, and pads the last shard."""
+        """Most scalars that one rank holds.
+
+        Tensor parallelism splits a dimension that it divides and leaves the tensor whole on every rank otherwise. FSDP
+        divides the rows that are left, and the first shards get more when they don't come out even.
+        """
         rows, columns = self.rows, self.columns
-        if self.split == "rows":
-            rows = ceil(rows / tensor_parallel)
-        elif self.split == "columns":
-            columns = ceil(columns / tensor_parallel)
+        if self.split == "rows" and rows % tensor_parallel == 0:
+            rows //= tensor_parallel
+        elif self.split == "columns" and columns % tensor_parallel == 0:
+            columns //= tensor_parallel
         return ceil(rows / sharded) * columns
 
 

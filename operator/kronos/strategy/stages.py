@@ -11,12 +11,12 @@ from kronos.api.plan import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One pipeline stage: what it holds, and for how many microbatches it keeps activations at once."""
+    """One pipeline stage: where it is and what it holds."""
 
+    index: int
     layers: int
     first: bool
     last: bool
-    in_flight: int
 
 
 def balance(layers: int, stages: int, head_cost: float) -> tuple[int, ...]:
@@ -37,8 +37,8 @@ def balance(layers: int, stages: int, head_cost: float) -> tuple[int, ...]:
 
     # Giving the last stage more slows it and relieves the others: the best count is where the two cross, or one below.
     counts = range(1, layers - stages + 2)
-    crossing = counts[min(bisect_left(counts, True, key=lambda last: last + head_cost >= others(last)), len(counts) - 1)]
-    last = crossing
+    found = bisect_left(counts, True, key=lambda count: count + head_cost >= others(count))
+    crossing = last = counts[min(found, len(counts) - 1)]
     if crossing > 1 and others(crossing - 1) < max(crossing + head_cost, others(crossing)):
         last = crossing - 1
     each, extra = divmod(layers - last, stages - 1)
@@ -52,25 +52,26 @@ def schedule_for(stages: int, microbatches: int) -> Schedule:
     return "1F1B" if microbatches >= stages else "GPipe"
 
 
-def telling_stages(stage_layers: tuple[int, ...], schedule: Schedule, microbatches: int) -> tuple[Stage, ...]:
+def in_flight(stage: int, stages: int, schedule: Schedule, microbatches: int) -> int:
+    """Microbatches whose activations stage `stage` (from 0) keeps at once.
+
+    Under 1F1B min(stages - stage, microbatches), under GPipe all of them: Narayanan et al., SC21, section 2.2.
+    """
+    if schedule == "None":
+        return 1
+    return min(stages - stage, microbatches) if schedule == "1F1B" else microbatches
+
+
+def telling_stages(stage_layers: tuple[int, ...]) -> tuple[Stage, ...]:
     """The stages among which the heaviest and the slowest one are always found.
 
-    Under 1F1B stage i keeps min(stages - i, microbatches) microbatches (Narayanan et al., SC21, section 2.2), under
-    GPipe all of them. A middle stage is never heavier than an earlier middle stage with as many layers, so one of each
-    count is enough.
+    A middle stage is never heavier than an earlier middle stage with as many layers, which keeps at least as many
+    microbatches in flight; so the first of each count is enough.
     """
-    count = len(stage_layers)
-
-    def stage(index: int) -> Stage:
-        in_flight = min(count - index, microbatches) if schedule == "1F1B" else microbatches
-        if schedule == "None":
-            in_flight = 1
-        return Stage(stage_layers[index], index == 0, index == count - 1, in_flight)
-
-    if count == 1:
-        return (stage(0),)
-    middle = {stage_layers[index]: index for index in range(count - 2, 0, -1)}
-    return (stage(0), *(stage(index) for index in middle.values()), stage(count - 1))
+    final = len(stage_layers) - 1
+    middle = {stage_layers[index]: index for index in range(final - 1, 0, -1)}
+    indices = sorted({0, *middle.values(), final})
+    return tuple(Stage(index, stage_layers[index], index == 0, index == final) for index in indices)
 
 
 def bubble_slots(stages: int) -> int:

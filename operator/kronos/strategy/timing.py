@@ -1,28 +1,25 @@
 """Seconds per optimizer step, itemised.
 
-A prediction to compare plans by, with one set of constants for all accelerators. What it leaves out: the optimizer's own
-arithmetic (memory-bound, same on all plans that shard alike), reading data, and saving checkpoints.
+A prediction to compare layouts by, with one set of constants for all accelerators. No collective is taken to hide behind
+arithmetic: replicas sum their gradients after the last backward pass, and how far FSDP's collectives hide differs between
+accelerators. Left out: the optimizer's own arithmetic, reading data, and saving checkpoints.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
-from kronos.strategy.communication import AxisTraffic, AxisWires, Network, nest
-from kronos.strategy.layout import Layout, Workload
-from kronos.strategy.memory import GRADIENT_BYTES
+from kronos.api.plan import Degrees
+from kronos.strategy.communication import AxisRoutes, AxisTraffic, Network, nest
+from kronos.strategy.layout import FP32_BYTES, Layout, Workload
+from kronos.strategy.memory import BUCKET_ELEMENTS
 from kronos.strategy.stages import Stage, bubble_slots, telling_stages
 
 EFFICIENCY = 0.5
 """Share of the peak that matrix products reach; Narayanan et al., SC21, table 1, measured 0.44 to 0.52 over whole runs."""
 BLOCK_LAUNCH_SECONDS = 1e-4
 """Least time of a block's forward pass, however small: about 20 kernels that take 5 microseconds each to launch."""
-OVERLAP = 0.5
-"""Share of the arithmetic behind which sharded and replicated gradients' and weights' collectives hide.
-
-Less than 1 because collectives take memory bandwidth and processors from the arithmetic. Tensor-parallel collectives
-and pipeline sends never hide: what follows needs their result.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,7 @@ class StepTime:
     compute: float
     tensor_parallel: float
     data_parallel: float
-    """Collectives of replicas and of FSDP, the part that doesn't hide behind arithmetic."""
+    """Collectives of replicas and of FSDP."""
     pipeline: float
     """Sends between stages."""
     pipeline_bubble: float
@@ -43,140 +40,124 @@ class StepTime:
         return self.compute + self.tensor_parallel + self.data_parallel + self.pipeline + self.pipeline_bubble
 
 
-def step_time(workload: Workload, layout: Layout, network: Network) -> tuple[StepTime, AxisTraffic]:
-    """Predict a step, and the bytes it moves, with ranks laid out as `communication.nest` says."""
-    stages = telling_stages(layout.stage_layers, layout.schedule, layout.microbatches)
-    traffic = _traffic(workload, layout, stages)
-    return time_on(workload, layout, nest(network, layout.degrees, traffic)), traffic
+class StepModel:
+    """Time and traffic of all layouts that have the same degrees and stages."""
 
+    def __init__(
+        self, workload: Workload, degrees: Degrees, stage_layers: tuple[int, ...], network: Network
+    ) -> None:
+        self._workload = workload
+        self._degrees = degrees
+        self._network = network
+        self._stages = telling_stages(stage_layers)
+        self._routes: AxisRoutes | None = None
 
-def time_on(workload: Workload, layout: Layout, wires: AxisWires) -> StepTime:
-    """Predict a step when each axis crosses the wire given for it.
+    def predict(self, layout: Layout) -> tuple[StepTime, AxisTraffic]:
+        """Predict a step, and the bytes it moves, with ranks laid out as `communication.nest` says."""
+        traffic = self._traffic(layout)
+        # The order of the axes' traffic doesn't depend on the microbatch: FSDP's is always the heavier of the two data
+        # axes, and in a pipeline, where it competes with the sends, it gathers once per step.
+        if self._routes is None:
+            self._routes = nest(self._network, self._degrees, traffic)
+        return self.time_on(self._routes, layout), traffic
 
-    The slowest stage sets the pace: each of the microbatches and each slot of the bubble takes its time.
-    """
-    stages = telling_stages(layout.stage_layers, layout.schedule, layout.microbatches)
-    paces = [(_compute(workload, layout, stage), _tensor(workload, layout, stage, wires)) for stage in stages]
-    compute, tensor = max(paces, key=sum)
-    exposed = max(
-        _data(workload, layout, stage, wires, pace[0]) for stage, pace in zip(stages, paces, strict=True)
-    )
-    count = layout.degrees.pipeline_parallel
-    bubble = bubble_slots(count)
-    slots = layout.microbatches + bubble
-    boundary = _hidden_bytes(workload, layout)
-    return StepTime(
-        compute=layout.microbatches * compute,
-        tensor_parallel=layout.microbatches * tensor,
-        data_parallel=exposed,
-        pipeline=2 * slots * wires.pipeline.send(boundary) if count > 1 else 0.0,
-        pipeline_bubble=bubble * (compute + tensor),
-    )
+    def time_on(self, routes: AxisRoutes, layout: Layout) -> StepTime:
+        """Predict a step when the groups of each axis pay what `routes` says.
 
+        The slowest stage sets the pace: each microbatch and each slot of the bubble takes as long as it does there.
+        """
+        compute, tensor = max((self._pace(stage, routes, layout) for stage in self._stages), key=sum)
+        data = max(self._data(stage, routes, layout) for stage in self._stages)
+        bubble = bubble_slots(self._degrees.pipeline_parallel)
+        sends = 0.0
+        if bubble:
+            boundary = layout.microbatch_sequences * self._workload.residual_bytes
+            sends = 2 * (layout.microbatches + bubble) * routes.pipeline.send(boundary)
+        return StepTime(
+            compute=layout.microbatches * compute,
+            tensor_parallel=layout.microbatches * tensor,
+            data_parallel=data,
+            pipeline=sends,
+            pipeline_bubble=bubble * (compute + tensor),
+        )
 
-def _passes(layout: Layout) -> int:
-    """Forward passes' worth of arithmetic per microbatch: one, two for the backward, one more to recompute."""
-    return 4 if layout.activation_checkpointing else 3
+    def _pace(self, stage: Stage, routes: AxisRoutes, layout: Layout) -> tuple[float, float]:
+        """Seconds that a stage spends on one microbatch: arithmetic, and tensor-parallel collectives.
 
+        A backward pass costs twice its forward pass, recomputing one more forward pass of the blocks.
+        """
+        workload, ranks = self._workload, self._degrees.tensor_parallel
+        tokens = layout.microbatch_sequences * workload.shape.sequence_length
+        rate = workload.peak_flops * EFFICIENCY
+        block = max(tokens * workload.block_flops / (rate * ranks), BLOCK_LAUNCH_SECONDS)
+        compute = (4 if layout.activation_checkpointing else 3) * stage.layers * block
+        if stage.last:
+            compute += 3 * tokens * workload.head_flops / (rate * workload.vocabulary_ways(ranks))
+        if ranks == 1:
+            return compute, 0.0
+        forward, backward = _reductions(stage, layout)
+        full = layout.microbatch_sequences * workload.residual_bytes
+        partial = full * workload.compute_bytes // FP32_BYTES
+        tensor = forward * routes.tensor.all_reduce(partial) + backward * routes.tensor.all_reduce(full)
+        return compute, tensor
 
-def _hidden_bytes(workload: Workload, layout: Layout) -> int:
-    """Bytes of a microbatch's residual stream."""
-    shape = workload.shape
-    tokens = layout.microbatch_sequences * shape.sequence_length
-    return tokens * shape.hidden_size * workload.activation_bytes
-
-
-def _compute(workload: Workload, layout: Layout, stage: Stage) -> float:
-    """Seconds of arithmetic that a stage spends on one microbatch."""
-    tokens = layout.microbatch_sequences * workload.shape.sequence_length
-    rate = workload.peak_flops * EFFICIENCY * layout.degrees.tensor_parallel
-    block = max(tokens * workload.block_flops / rate, BLOCK_LAUNCH_SECONDS)
-    seconds = _passes(layout) * stage.layers * block
-    if stage.last:
-        seconds += 3 * tokens * workload.head_flops / rate
-    return seconds
-
-
-def _tensor_reductions(layout: Layout, stage: Stage) -> int:
-    """All-reduces of the residual stream that a stage does per microbatch.
-
-    Two per block and pass, forward, backward and when recomputing (Shoeybi et al. 2019, section 3), one for the
-    embedding's output and one for the gradient that leaves the head.
-    """
-    per_block = 6 if layout.activation_checkpointing else 4
-    return per_block * stage.layers + stage.first + stage.last
-
-
-def _tensor(workload: Workload, layout: Layout, stage: Stage, wires: AxisWires) -> float:
-    """Seconds of tensor-parallel collectives that a stage spends on one microbatch."""
-    ranks = layout.degrees.tensor_parallel
-    if ranks == 1:
-        return 0.0
-    reduction = wires.tensor.all_reduce(_hidden_bytes(workload, layout), ranks)
-    return _tensor_reductions(layout, stage) * reduction
-
-
-def _data(workload: Workload, layout: Layout, stage: Stage, wires: AxisWires, compute: float) -> float:
-    """Seconds of FSDP's and replicas' collectives in a step that don't hide behind arithmetic.
-
-    `compute` is the stage's arithmetic per microbatch. Replicas all-reduce fp32 gradients once per step, behind the
-    last microbatch's backward pass; FSDP has the rest to hide behind. The first gather and the last reductions have
-    nothing to hide behind.
-    """
-    degrees = layout.degrees
-    last_backward = compute * 2 / _passes(layout) if degrees.data_parallel > 1 else 0.0
-    seconds = 0.0
-    if degrees.sharded_data_parallel > 1:
-        ranks, wire = degrees.sharded_data_parallel, wires.sharded_data
+    def _data(self, stage: Stage, routes: AxisRoutes, layout: Layout) -> float:
+        """Seconds per step of a stage's collectives among replicas and shards."""
+        workload, degrees = self._workload, self._degrees
         whole = workload.part_elements(degrees.tensor_parallel, 1)
         outside = whole.outside_blocks(stage.first, stage.last)
-        gather = wire.all_gather(whole.block * workload.activation_bytes, ranks)
-        reduce = wire.all_gather(whole.block * GRADIENT_BYTES, ranks)
-        gather_outside = wire.all_gather(outside * workload.activation_bytes, ranks) if outside else 0.0
-        reduce_outside = wire.all_gather(outside * GRADIENT_BYTES, ranks) if outside else 0.0
-        busy = layout.microbatches * (2 * stage.layers * gather + gather_outside)
-        busy += _reductions(layout) * (stage.layers * reduce + reduce_outside)
-        hidden = OVERLAP * (layout.microbatches * compute - last_backward)
-        seconds += max(busy - hidden, max(gather, gather_outside) + max(reduce, reduce_outside))
-    if degrees.data_parallel > 1:
-        ranks, wire = degrees.data_parallel, wires.data
+        groups = stage.layers + (outside > 0)
+        elements = stage.layers * whole.block + outside
+        seconds = 0.0
+        if degrees.sharded_data_parallel > 1:
+            route = routes.sharded_data
+            gathered = elements * workload.compute_bytes
+            seconds += self._gathers(layout) * (groups * route.startup + gathered * route.seconds_per_byte)
+            seconds += groups * route.startup + elements * FP32_BYTES * route.seconds_per_byte
+            held = workload.part_elements(degrees.tensor_parallel, degrees.sharded_data_parallel)
+            elements = stage.layers * held.block + held.outside_blocks(stage.first, stage.last)
+        else:
+            groups = ceil(elements / BUCKET_ELEMENTS)
+        if degrees.data_parallel > 1:
+            route = routes.data
+            seconds += 2 * (groups * route.startup + elements * FP32_BYTES * route.seconds_per_byte)
+        return seconds
+
+    def _gathers(self, layout: Layout) -> int:
+        """Times per step that FSDP gathers each weight: for each pass, but once in a pipeline (see `memory`)."""
+        return 1 if self._degrees.pipeline_parallel > 1 else 2 * layout.microbatches
+
+    def _traffic(self, layout: Layout) -> AxisTraffic:
+        """Bytes that a rank sends per step and axis, each the most of any stage.
+
+        A ring all-gather or reduce-scatter over p ranks sends (p - 1) / p of the bytes, an all-reduce twice that.
+        """
+        workload, degrees = self._workload, self._degrees
+        whole = workload.part_elements(degrees.tensor_parallel, 1)
         held = workload.part_elements(degrees.tensor_parallel, degrees.sharded_data_parallel)
-        outside = held.outside_blocks(stage.first, stage.last)
-        block = wire.all_reduce(held.block * GRADIENT_BYTES, ranks)
-        ends = wire.all_reduce(outside * GRADIENT_BYTES, ranks) if outside else 0.0
-        seconds += max(stage.layers * block + ends - OVERLAP * last_backward, max(block, ends))
-    return seconds
+        step_bytes = layout.microbatches * layout.microbatch_sequences * workload.residual_bytes
+        per_parameter = self._gathers(layout) * workload.compute_bytes + FP32_BYTES
+        tensor = sharded = data = 0.0
+        for stage in self._stages:
+            forward, backward = _reductions(stage, layout)
+            tensor = max(tensor, forward * workload.compute_bytes / FP32_BYTES + backward)
+            outside = whole.outside_blocks(stage.first, stage.last)
+            sharded = max(sharded, (stage.layers * whole.block + outside) * per_parameter)
+            held_elements = stage.layers * held.block + held.outside_blocks(stage.first, stage.last)
+            data = max(data, held_elements * FP32_BYTES)
+        return AxisTraffic(
+            tensor=tensor * step_bytes * 2 * (1 - 1 / degrees.tensor_parallel),
+            pipeline=2.0 * step_bytes if degrees.pipeline_parallel > 1 else 0.0,
+            sharded_data=sharded * (1 - 1 / degrees.sharded_data_parallel),
+            data=data * 2 * (1 - 1 / degrees.data_parallel),
+        )
 
 
-def _reductions(layout: Layout) -> int:
-    """Times per step that FSDP reduces gradients: per microbatch, but once in a pipeline (see `memory`)."""
-    return 1 if layout.degrees.pipeline_parallel > 1 else layout.microbatches
+def _reductions(stage: Stage, layout: Layout) -> tuple[int, int]:
+    """Tensor-parallel all-reduces per microbatch: of partial sums as computed, and of fp32 gradients.
 
-
-def _traffic(workload: Workload, layout: Layout, stages: tuple[Stage, ...]) -> AxisTraffic:
-    """Bytes that a rank sends per step and axis, each the most of any stage.
-
-    A ring all-gather or reduce-scatter sends (p - 1) / p of the bytes, an all-reduce twice that.
+    Two per block and forward pass, again when recomputing, and two per block and backward pass (Shoeybi et al. 2019,
+    section 3); one for the embedding's output, and one for the gradient that leaves the head.
     """
-    degrees = layout.degrees
-    hidden = _hidden_bytes(workload, layout)
-    whole = workload.part_elements(degrees.tensor_parallel, 1)
-    held = workload.part_elements(degrees.tensor_parallel, degrees.sharded_data_parallel)
-    tensor_share = 1 - 1 / degrees.tensor_parallel
-    sharded_share = 1 - 1 / degrees.sharded_data_parallel
-    data_share = 1 - 1 / degrees.data_parallel
-    reductions = sharded = data = 0
-    for stage in stages:
-        outside = whole.outside_blocks(stage.first, stage.last)
-        gathered = layout.microbatches * (2 * stage.layers * whole.block + outside) * workload.activation_bytes
-        reduced = _reductions(layout) * (stage.layers * whole.block + outside) * GRADIENT_BYTES
-        replicated = stage.layers * held.block + held.outside_blocks(stage.first, stage.last)
-        reductions = max(reductions, _tensor_reductions(layout, stage))
-        sharded = max(sharded, gathered + reduced)
-        data = max(data, replicated * GRADIENT_BYTES)
-    return AxisTraffic(
-        tensor=layout.microbatches * reductions * hidden * 2 * tensor_share,
-        pipeline=float(2 * layout.microbatches * hidden) if degrees.pipeline_parallel > 1 else 0.0,
-        sharded_data=sharded * sharded_share,
-        data=data * 2 * data_share,
-    )
+    passes = 2 if layout.activation_checkpointing else 1
+    return 2 * passes * stage.layers + stage.first, 2 * stage.layers + stage.last
