@@ -12,7 +12,7 @@ from kronos.placement.request import GangRequest
 from kronos.placement.scope import Scope
 from kronos.placement.shortfall import explain
 from kronos.placement.slots import free_slots, usable_nodes
-from kronos.placement.topology import Topology
+from kronos.placement.topology import WHOLE, Topology
 from kronos.placement.usage import Usage
 
 
@@ -78,7 +78,11 @@ def _summary(domains: dict[str, int], tensor_level: str, group: int) -> str:
         if used == 1 and len(parts) > 1:
             break
     text = " in ".join(parts)
-    return text if group == 1 else f"{text}; each tensor group inside one {tensor_level}"
+    if group == 1:
+        return text
+    if tensor_level == WHOLE:
+        return f"{text}; tensor groups cross every level"
+    return f"{text}; each tensor group inside one {tensor_level}"
 
 
 def _labels(topology: Topology, position: int) -> dict[str, str]:

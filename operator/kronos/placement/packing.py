@@ -179,7 +179,8 @@ class Packing:
         best: dict[int, _Way] = {0: (0, 0, None)}
         for child in domain.children:
             child_ways = self._ways(child, need)
-            for slots, cost, nodes in list(best.values()):
+            # From many slots to few, so that among equals the first nodes in the order of the tree are used up first.
+            for slots, cost, nodes in sorted(best.values(), key=lambda way: -way[0]):
                 for more, extra, more_nodes in child_ways:
                     total = min(slots + more, need)
                     known = best.get(total)

@@ -63,7 +63,9 @@ class Scope:
         domains = self.topology.domains
         found = [domains[index] for index in self.topology.at_depth[depth]]
         if self.required:
-            found = [item for item in found if domains[self.topology.paths[item.start][self.required - 1]].known]
+            found = [
+                item for item in found if domains[self.topology.paths[item.start][self.required - 1]].known
+            ]
         return [item.index for item in found if item.known]
 
     def tensor_depths(self, anchor: int) -> range:

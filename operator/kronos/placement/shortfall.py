@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kronos.placement.answer import NoFit, count
+from kronos.placement.answer import NoFit
 from kronos.placement.nodes import PODS, why_unusable
 from kronos.placement.packing import capacities
 from kronos.placement.request import GangRequest
@@ -125,9 +125,13 @@ class _Case:
             for at in positions
         )
         why, times = min(whys.items(), key=lambda item: (-item[1], str(item[0])))
+        if len(positions) == 1:
+            return f"; 1 node is left out: it {why}"
+        if times > 1:
+            why = str(why).replace("is ", "are ", 1).replace("has ", "have ", 1).replace("lacks ", "lack ", 1)
         others = len(positions) - times
         tail = f", {others} for other reasons" if others else ""
-        return f"; {count(len(positions), 'node')} left out: {times} because it {why}{tail}"
+        return f"; {len(positions)} nodes are left out: {times} {why}{tail}"
 
     def avoided(self) -> NoFit:
         """The gang would fit now if no node were avoided."""
