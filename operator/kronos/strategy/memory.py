@@ -57,41 +57,21 @@ class MemoryModel:
     """Memory of all layouts that have the same degrees and stages; what they share is counted once."""
 
     def __init__(self, workload: Workload, degrees: Degrees, stage_layers: tuple[int, ...]) -> None:
-        self._workload = workload
-        self._degrees = degrees
-        self._stages = [_StageMemory(workload, degrees, stage) for stage in telling_stages(stage_layers)]
         self._reserve = RESERVE_BYTES + int(RESERVE_FRACTION * workload.memory_bytes)
+        self._stages = [_StageMemory(workload, degrees, stage) for stage in telling_stages(stage_layers)]
 
     @property
     def least(self) -> int:
         """No layout needs less than these bytes: what doesn't depend on the microbatch."""
-        return self._reserve + max(
-            stage.states + stage.sharded_gradients + stage.buffers for stage in self._stages
-        )
+        return self._reserve + max(stage.fixed for stage in self._stages)
 
     def heaviest(self, layout: Layout) -> MemoryBreakdown:
         """What the heaviest rank needs at its peak."""
-        return max((self.on(stage, layout) for stage in self._stages), key=lambda breakdown: breakdown.total)
+        return max(self._stages, key=lambda stage: stage.peak(layout)).itemised(layout, self._reserve)
 
-    def on(self, stage: _StageMemory, layout: Layout) -> MemoryBreakdown:
-        """What a rank of one stage needs at its peak."""
-        degrees = self._degrees
-        kept = in_flight(stage.index, degrees.pipeline_parallel, layout.schedule, layout.microbatches)
-        if layout.activation_checkpointing:
-            activations = kept * stage.checkpointed + stage.recomputed
-        else:
-            activations = kept * stage.activations
-        sequences = layout.microbatch_sequences
-        whole = degrees.sharded_data_parallel > 1 and layout.microbatches > 1
-        return MemoryBreakdown(
-            weights=stage.weights,
-            gradients=stage.whole_gradients if whole else stage.sharded_gradients,
-            optimizer=stage.optimizer,
-            activations=sequences * (activations + stage.working),
-            buffers=stage.buffers
-            + sequences * (kept * stage.logits + stage.logits_working + stage.partial_sum),
-            reserve=self._reserve,
-        )
+    def stages(self, layout: Layout) -> tuple[MemoryBreakdown, ...]:
+        """What a rank needs at its peak, for each of `stages.telling_stages`."""
+        return tuple(stage.itemised(layout, self._reserve) for stage in self._stages)
 
 
 class _StageMemory:
@@ -104,46 +84,72 @@ class _StageMemory:
         outside = whole.outside_blocks(stage.first, stage.last)
         held_elements = stage.layers * held.block + held.outside_blocks(stage.first, stage.last)
         whole_elements = stage.layers * whole.block + outside
-        self.index = stage.index
-        self.weights = held_elements * FP32_BYTES
-        self.optimizer = held_elements * MOMENT_BYTES
-        self.states = self.weights + self.optimizer
-        self.sharded_gradients = held_elements * FP32_BYTES
-        self.whole_gradients = whole_elements * FP32_BYTES
-        self.buffers = _received(workload, degrees, stage)
+        self._index = stage.index
+        self._stages = degrees.pipeline_parallel
+        self._weights = self._gradients = held_elements * FP32_BYTES
+        self._optimizer = held_elements * MOMENT_BYTES
+        self._buffers = _received(workload, degrees, stage)
+        self._whole_gradients = self._gradients
+        """Gradients when there are several microbatches."""
         if degrees.sharded_data_parallel > 1:
+            self._whole_gradients = whole_elements * FP32_BYTES
             # Blocks are gathered one ahead of use; embedding, norm and head stay gathered through a pass. While a
             # group is reduced, its gradient exists once more as computed and once in fp32.
-            blocks = stage.layers if degrees.pipeline_parallel > 1 else min(2, stage.layers)
+            blocks = stage.layers if self._stages > 1 else min(2, stage.layers)
             reduced = max(whole.block, outside) * (workload.compute_bytes + FP32_BYTES)
-            self.buffers += (blocks * whole.block + outside) * workload.compute_bytes + reduced
+            self._buffers += (blocks * whole.block + outside) * workload.compute_bytes + reduced
         else:
             if workload.half:
-                self.buffers += whole_elements * workload.compute_bytes
+                self._buffers += whole_elements * workload.compute_bytes
             if degrees.data_parallel > 1:
-                self.buffers += min(whole_elements, max(BUCKET_ELEMENTS, whole.largest)) * FP32_BYTES
+                self._buffers += min(whole_elements, max(BUCKET_ELEMENTS, whole.largest)) * FP32_BYTES
 
         length, residual = workload.shape.sequence_length, workload.residual_bytes
         block = length * block_activation_bytes(workload, tensor)
         # The final norm keeps its input, the head its own.
         ends = residual + length * workload.shape.hidden_size * workload.compute_bytes if stage.last else 0
-        self.activations = stage.layers * block + ends
-        """Per sequence in flight, without recomputing."""
-        self.checkpointed = stage.layers * residual + ends
-        """Per sequence in flight, when blocks are recomputed: the blocks' inputs."""
-        self.recomputed = block
-        """Per sequence: the one block that is being recomputed."""
-        self.working = 2 * residual + length * 3 * workload.shape.ffn_size // tensor * workload.compute_bytes
-        """Per sequence: gradients that flow through the residual stream and through the feed-forward of one block."""
+        self._kept = (stage.layers * block + ends, stage.layers * residual + ends)
+        """Activations per sequence in flight: without recomputing, and with, when only blocks' inputs are kept."""
+        flowing = 2 * residual + length * 3 * workload.shape.ffn_size // tensor * workload.compute_bytes
+        self._working = (flowing, flowing + block)
+        """Per sequence, likewise: gradients in the residual stream and one feed-forward; the block being recomputed."""
         logits = 0
         if stage.last:
             logits = length * workload.shape.vocabulary_size // workload.vocabulary_ways(tensor)
-        self.logits = logits * (workload.compute_bytes + FP32_BYTES)
+        self._logits_kept = logits * (workload.compute_bytes + FP32_BYTES)
         """Per sequence in flight: logits, and the fp32 log-softmax that the loss keeps."""
-        self.logits_working = logits * 2 * FP32_BYTES
-        """Per sequence: the gradients of these two."""
-        self.partial_sum = residual if tensor > 1 else 0
-        """Per sequence: what a tensor-parallel all-reduce has on the wire."""
+        self._passing = logits * 2 * FP32_BYTES + (residual if tensor > 1 else 0)
+        """Per sequence: the gradients of these two, and what a tensor-parallel all-reduce has on the wire."""
+
+    @property
+    def fixed(self) -> int:
+        """Bytes that no choice of microbatches avoids."""
+        return self._weights + self._gradients + self._optimizer + self._buffers
+
+    def peak(self, layout: Layout) -> int:
+        """Bytes without the reserve; what `itemised` adds up to, in a fraction of its time."""
+        recompute = layout.activation_checkpointing
+        per_sequence = self._in_flight(layout) * (self._kept[recompute] + self._logits_kept)
+        per_sequence += self._working[recompute] + self._passing
+        gradients = self._gradients if layout.microbatches == 1 else self._whole_gradients
+        fixed = self._weights + gradients + self._optimizer + self._buffers
+        return fixed + layout.microbatch_sequences * per_sequence
+
+    def itemised(self, layout: Layout, reserve: int) -> MemoryBreakdown:
+        """What a rank of this stage needs at its peak."""
+        recompute = layout.activation_checkpointing
+        sequences, kept = layout.microbatch_sequences, self._in_flight(layout)
+        return MemoryBreakdown(
+            weights=self._weights,
+            gradients=self._gradients if layout.microbatches == 1 else self._whole_gradients,
+            optimizer=self._optimizer,
+            activations=sequences * (kept * self._kept[recompute] + self._working[recompute]),
+            buffers=self._buffers + sequences * (kept * self._logits_kept + self._passing),
+            reserve=reserve,
+        )
+
+    def _in_flight(self, layout: Layout) -> int:
+        return in_flight(self._index, self._stages, layout.schedule, layout.microbatches)
 
 
 def block_activation_bytes(workload: Workload, tensor_parallel: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,11 +35,7 @@ class Candidate(Layout):
 
     def cost(self, objective: Objective) -> float:
         """What the objective minimises: seconds, accelerator-seconds, or bytes on the heaviest rank."""
-        if objective == "Time":
-            return self.time.total
-        if objective == "Efficiency":
-            return self.time.total * self.degrees.world_size
-        return float(self.memory.total)
+        return _cost(objective, self.time, self.memory, self.degrees)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +84,9 @@ def search(
     )
 
 
+Weighed = tuple[Layout, MemoryBreakdown]
+
+
 class _Weighing:
     """Finds the best layout for given degrees, and remembers the one that missed least among those that don't fit."""
 
@@ -96,7 +95,7 @@ class _Weighing:
         self._network = network
         self._objective = objective
         self._stage_layers: dict[int, tuple[int, ...]] = {}
-        self.nearest: tuple[Layout, MemoryBreakdown] | None = None
+        self.nearest: Weighed | None = None
 
     def best(self, degrees: Degrees) -> Candidate | None:
         """The cheapest layout with these degrees; None when none fits the memory."""
@@ -106,18 +105,66 @@ class _Weighing:
         hopeless = memory_model.least > workload.memory_bytes
         if hopeless and self.nearest is not None and memory_model.least >= self.nearest[1].total:
             return None
-        weighed = [(layout, memory_model.heaviest(layout)) for layout in _layouts(workload, degrees, stages)]
-        fitting = [(layout, needed) for layout, needed in weighed if needed.total <= workload.memory_bytes]
+        fitting, missing = self._weighed(memory_model, degrees, stages)
         if not fitting:
-            miss = min(weighed, key=lambda pair: pair[1].total)
+            miss = min(missing, key=lambda weighed: weighed[1].total)
             if self.nearest is None or miss[1].total < self.nearest[1].total:
                 self.nearest = miss
             return None
         time_model = StepModel(workload, degrees, stages, self._network)
         if self._objective != "Memory":
             fitting = _worth_timing(fitting)
-        costed = (_candidate(layout, needed, time_model) for layout, needed in fitting)
-        return min(costed, key=lambda candidate: _preference(candidate, self._objective))
+        return self._cheapest(fitting, time_model)
+
+    def _weighed(
+        self, model: MemoryModel, degrees: Degrees, stage_layers: tuple[int, ...]
+    ) -> tuple[list[Weighed], list[Weighed]]:
+        """Layouts that fit and layouts that don't: every microbatch size that divides a rank's part of the batch.
+
+        Larger microbatches never need less memory, except that a single one lets FSDP keep gradients sharded: after the
+        first that doesn't fit only that one is left. Recomputing is never faster, so where memory isn't the objective
+        it is weighed only for microbatches that don't fit without.
+        """
+        fitting: list[Weighed] = []
+        missing: list[Weighed] = []
+        fit_without: set[int] = set()
+        per_rank = self._workload.global_batch_size // degrees.batch_ranks
+        for recompute in (False, True):
+            full = False
+            for sequences in divisors(per_rank):
+                if (full and sequences < per_rank) or sequences in fit_without:
+                    continue
+                layout = _layout(degrees, stage_layers, per_rank, sequences, recompute)
+                needed = model.heaviest(layout)
+                full = needed.total > self._workload.memory_bytes
+                (missing if full else fitting).append((layout, needed))
+                if not (full or recompute or self._objective == "Memory"):
+                    fit_without.add(sequences)
+        return fitting, missing
+
+    def _cheapest(self, fitting: list[Weighed], model: StepModel) -> Candidate:
+        """The layout that costs least; on a tie the faster one, then the one with the fewest microbatches."""
+        objective = self._objective
+        timed = [(layout, needed, model.time(layout)) for layout, needed in fitting]
+        layout, needed, time = min(
+            timed,
+            key=lambda option: (
+                _cost(objective, option[2], option[1], option[0].degrees),
+                option[2].total,
+                option[0].microbatches,
+            ),
+        )
+        return Candidate(
+            degrees=layout.degrees,
+            microbatch_sequences=layout.microbatch_sequences,
+            microbatches=layout.microbatches,
+            activation_checkpointing=layout.activation_checkpointing,
+            schedule=layout.schedule,
+            stage_layers=layout.stage_layers,
+            memory=needed,
+            time=time,
+            traffic=model.traffic(layout),
+        )
 
     def _balanced(self, count: int) -> tuple[int, ...]:
         workload = self._workload
@@ -127,64 +174,39 @@ class _Weighing:
         return self._stage_layers[count]
 
 
-def _layouts(workload: Workload, degrees: Degrees, stage_layers: tuple[int, ...]) -> Iterator[Layout]:
-    """Every microbatch size that divides a rank's part of the batch, without and with recomputing."""
-    per_rank = workload.global_batch_size // degrees.batch_ranks
-    for sequences in divisors(per_rank):
-        microbatches = per_rank // sequences
-        schedule = schedule_for(degrees.pipeline_parallel, microbatches)
-        for recompute in (False, True):
-            yield Layout(
-                degrees=degrees,
-                microbatch_sequences=sequences,
-                microbatches=microbatches,
-                activation_checkpointing=recompute,
-                schedule=schedule,
-                stage_layers=stage_layers,
-            )
+def _layout(
+    degrees: Degrees, stage_layers: tuple[int, ...], per_rank: int, sequences: int, recompute: bool
+) -> Layout:
+    """The layout that works through `per_rank` sequences in microbatches of `sequences`."""
+    microbatches = per_rank // sequences
+    return Layout(
+        degrees=degrees,
+        microbatch_sequences=sequences,
+        microbatches=microbatches,
+        activation_checkpointing=recompute,
+        schedule=schedule_for(degrees.pipeline_parallel, microbatches),
+        stage_layers=stage_layers,
+    )
 
 
-def _worth_timing(fitting: list[tuple[Layout, MemoryBreakdown]]) -> list[tuple[Layout, MemoryBreakdown]]:
-    """Drop layouts that others with the same degrees are never slower than.
+def _worth_timing(fitting: list[Weighed]) -> list[Weighed]:
+    """Drop layouts that another one with the same degrees is never slower than.
 
-    Recomputing is never faster than not. Without a pipeline, fewer and larger microbatches are never slower: they do
-    the same arithmetic and move the same bytes in fewer messages.
+    Without a pipeline, fewer and larger microbatches never are: they do the same arithmetic and move the same bytes in
+    fewer messages.
     """
-    keeping = {layout.microbatches for layout, _ in fitting if not layout.activation_checkpointing}
-    worth = [
-        (layout, needed)
-        for layout, needed in fitting
-        if not layout.activation_checkpointing or layout.microbatches not in keeping
-    ]
-    if worth[0][0].degrees.pipeline_parallel > 1:
-        return worth
-    fewest = {layout.activation_checkpointing: (layout, needed) for layout, needed in worth}
+    if fitting[0][0].degrees.pipeline_parallel > 1:
+        return fitting
+    fewest = {layout.activation_checkpointing: (layout, needed) for layout, needed in fitting}
     return list(fewest.values())
 
 
-def _candidate(layout: Layout, needed: MemoryBreakdown, model: StepModel) -> Candidate:
-    time, traffic = model.predict(layout)
-    return Candidate(
-        degrees=layout.degrees,
-        microbatch_sequences=layout.microbatch_sequences,
-        microbatches=layout.microbatches,
-        activation_checkpointing=layout.activation_checkpointing,
-        schedule=layout.schedule,
-        stage_layers=layout.stage_layers,
-        memory=needed,
-        time=time,
-        traffic=traffic,
-    )
-
-
-def _preference(candidate: Candidate, objective: Objective) -> tuple[float, float, bool, int]:
-    """Orders the layouts of one combination of degrees; the fewest, largest microbatches on a tie."""
-    return (
-        candidate.cost(objective),
-        candidate.time.total,
-        candidate.activation_checkpointing,
-        candidate.microbatches,
-    )
+def _cost(objective: Objective, time: StepTime, memory: MemoryBreakdown, degrees: Degrees) -> float:
+    if objective == "Time":
+        return time.total
+    if objective == "Efficiency":
+        return time.total * degrees.world_size
+    return float(memory.total)
 
 
 def _simplicity(candidate: Candidate) -> tuple[int | bool, ...]:
@@ -220,9 +242,8 @@ def _bottleneck(workload: Workload, best: Candidate) -> Bottleneck:
     """
     alone = Degrees()
     stage_layers = (workload.shape.layers,)
-    model = MemoryModel(workload, alone, stage_layers)
-    one = dataclasses.replace(workload, global_batch_size=1)
-    least = min(model.heaviest(layout).total for layout in _layouts(one, alone, stage_layers))
-    if least <= workload.memory_bytes:
+    model = MemoryModel(dataclasses.replace(workload, global_batch_size=1), alone, stage_layers)
+    layouts = (_layout(alone, stage_layers, 1, 1, recompute) for recompute in (False, True))
+    if min(model.heaviest(layout).total for layout in layouts) <= workload.memory_bytes:
         return "DataVolume"
     return "Both" if best.degrees.data_parallel > 1 else "ModelSize"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from kronos.api.plan import Schedule
@@ -62,6 +63,7 @@ def in_flight(stage: int, stages: int, schedule: Schedule, microbatches: int) ->
     return min(stages - stage, microbatches) if schedule == "1F1B" else microbatches
 
 
+@lru_cache(maxsize=4096)
 def telling_stages(stage_layers: tuple[int, ...]) -> tuple[Stage, ...]:
     """The stages among which the heaviest and the slowest one are always found.
 
