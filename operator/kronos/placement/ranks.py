@@ -61,9 +61,10 @@ def map_ranks(
             best_cost, best_strides = cost, strides
     if traffic is None:
         return _flattened(sizes, best_strides), None
-    bound = sum(
-        weight * _axis_bound(axis, sizes[axis], paths, link_costs) for axis, weight in weights.items()
-    )
+    bound = 0.0
+    for axis, weight in weights.items():
+        lanes = 1 if axis == "tensor" else sizes["tensor"]
+        bound += weight * _axis_bound(axis, sizes[axis], lanes, paths, link_costs)
     return _flattened(sizes, best_strides), round(best_cost / bound, 6) if bound > 0 else 1.0
 
 
@@ -103,19 +104,24 @@ def _shared(one: _Path, other: _Path) -> int:
     return next((depth for depth, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
 
 
-def _axis_bound(axis: str, size: int, paths: Sequence[_Path], link_costs: Sequence[float]) -> float:
-    """No map of these ranks costs less per byte on this axis.
+def _axis_bound(
+    axis: str, size: int, lanes: int, paths: Sequence[_Path], link_costs: Sequence[float]
+) -> float:
+    """No map costs less per byte on this axis, among those that leave each tensor group (`lanes` ranks) together.
 
     At each level, only so many groups can lie inside one domain; every other one must cross at least as often as it
-    takes to go round (or, in a chain, along) the domains that it needs.
+    takes to go round (or, in a chain, along) the domains that it needs. Each axis is bounded as if it were the only
+    one, so where several must share the near links, the bound is below what can be reached.
     """
-    groups = len(paths) // size
     chain = axis == _CHAIN
-    bound = groups * (size - chain) * link_costs[-1]
+    bound = len(paths) // size * (size - chain) * link_costs[-1]
     for depth in range(len(paths[0])):
         inside = Counter(path[depth] for path in paths).values()
-        cut = groups - sum(ranks // size for ranks in inside)
+        # Where tensor groups are whole, they move as one, and so do the groups of this axis along their lanes.
+        together = lanes if all(ranks % lanes == 0 for ranks in inside) else 1
+        groups = len(paths) // (size * together)
+        cut = groups - sum(ranks // (size * together) for ranks in inside)
         if cut > 0:
-            crossings = max(2, ceil(size / max(inside))) - chain
-            bound += cut * crossings * (link_costs[depth] - link_costs[depth + 1])
+            crossings = max(2, ceil(size * together / max(inside))) - chain
+            bound += cut * together * crossings * (link_costs[depth] - link_costs[depth + 1])
     return bound
