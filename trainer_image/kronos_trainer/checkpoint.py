@@ -21,6 +21,7 @@ from kronos.api.plan import CheckpointPlan, Plan
 from kronos_trainer.exits import InputError
 from kronos_trainer.mesh import Layout
 from kronos_trainer.optimizer import AdamW
+from kronos_trainer.text import TextCorpus
 
 _MANIFEST = "checkpoint.json"
 _FORMAT_VERSION = 1
@@ -29,10 +30,13 @@ _FORMAT_VERSION = 1
 class Checkpoints:
     """Saves and restores the model, the optimizer and the step; every rank must call the methods together."""
 
-    def __init__(self, where: CheckpointPlan, layout: Layout, model: nn.Module, optimizer: AdamW) -> None:
+    def __init__(
+        self, where: CheckpointPlan, layout: Layout, corpus: TextCorpus, model: nn.Module, optimizer: AdamW
+    ) -> None:
         self._where = where
         self._root = Path(where.path)
         self._layout = layout
+        self._description = describe(layout.plan, corpus)
         self._model = model
         self._optimizer = optimizer
 
@@ -43,7 +47,7 @@ class Checkpoints:
         from torch.distributed.checkpoint.state_dict_saver import save
 
         final, partial = self._root / _folder_name(step), self._root / f".{_folder_name(step)}.partial"
-        if self._layout.rank == 0:
+        if self._layout.leader:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
         dist.barrier()
@@ -53,8 +57,8 @@ class Checkpoints:
             save(self._state(), storage_writer=FileSystemWriter(partial))
         # The collective save ends on every rank only after every shard and the metadata are on disk.
         dist.barrier()
-        if self._layout.rank == 0:
-            _write_durably(partial / _MANIFEST, json.dumps(describe(self._layout.plan, step), indent=2))
+        if self._layout.leader:
+            _write_durably(partial / _MANIFEST, json.dumps({"step": step, **self._description}, indent=2))
             if final.exists():
                 shutil.rmtree(final)
             partial.rename(final)
@@ -71,16 +75,16 @@ class Checkpoints:
         from torch.distributed.checkpoint.filesystem import FileSystemReader
         from torch.distributed.checkpoint.state_dict_loader import load
 
-        # Rank 0 looks and tells, since views of a shared file system may differ for a moment.
+        # One rank looks and tells, since views of a shared file system may differ for a moment.
         latest = torch.zeros(1, dtype=torch.int64, device=self._layout.device)
-        if self._layout.rank == 0 and (steps := complete_steps(self._root)):
+        if self._layout.leader and (steps := complete_steps(self._root)):
             latest[0] = steps[-1]
         dist.broadcast(latest, src=0)
         step = int(latest.item())
         if step == 0:
             return 0
         folder = self._root / _folder_name(step)
-        check_same_run(folder, self._layout.plan)
+        check_same_run(folder, self._description)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             load(self._state(), storage_reader=FileSystemReader(folder))
@@ -100,25 +104,23 @@ def complete_steps(root: Path) -> list[int]:
     return sorted(int(path.parent.name.removeprefix("step-")) for path in root.glob(f"step-*/{_MANIFEST}"))
 
 
-def describe(plan: Plan, step: int) -> dict[str, Any]:
-    """What a checkpoint's manifest says: the step, and all that must be equal for a run to go on from it."""
+def describe(plan: Plan, corpus: TextCorpus) -> dict[str, Any]:
+    """What must be equal for a run to go on from a checkpoint; its manifest says this and the step."""
     return {
         "formatVersion": _FORMAT_VERSION,
-        "step": step,
         "model": plan.model.wire(),
         "optimization": plan.optimization.wire(),
-        "data": {"path": plan.data.path, "format": plan.data.format, "include": list(plan.data.include)},
+        "data": {"format": plan.data.format, "files": len(corpus.files), "bytes": corpus.ends[-1]},
         "seed": plan.reproducibility.seed,
     }
 
 
-def check_same_run(folder: Path, plan: Plan) -> None:
-    """InputError, naming what differs, when the checkpoint in `folder` comes from another run than the plan's."""
+def check_same_run(folder: Path, wanted: dict[str, Any]) -> None:
+    """InputError, naming what differs, when the checkpoint in `folder` comes from another run than the one wanted."""
     try:
         found = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"The checkpoint {folder} can't be read: {error}.") from error
-    wanted = describe(plan, found.get("step", 0))
     differing = [key for key in wanted if found.get(key) != wanted[key]]
     if differing:
         raise InputError(

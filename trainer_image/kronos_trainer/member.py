@@ -6,6 +6,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 
 from torch.distributed import DistError
@@ -15,6 +16,7 @@ from kronos_trainer import exits, log, worker
 from kronos_trainer.failures import describe
 from kronos_trainer.inputs import Settings, ranks_of_member
 from kronos_trainer.log import logger
+from kronos_trainer.mesh import position_of
 from kronos_trainer.messages import Advanced, AtStep, Ended, Failure, Reporter
 from kronos_trainer.processes import RankProcesses
 from kronos_trainer.progress_server import ProgressServer
@@ -152,12 +154,9 @@ class Member:
             failures = self._own_failures()
         cause = min(failures, key=lambda failure: failure.secondary)
         if not cause.secondary:
-            try:
-                standing = meeting.note_failure(cause)
-            except (DistError, RuntimeError):
-                standing = cause
-            # Two members may fail on their own at once; each then tells its own story.
-            assert standing.rank >= 0
+            # Two members may fail on their own at once: the first note stands, and each tells its own story.
+            with suppress(DistError, RuntimeError):
+                meeting.note_failure(cause)
         return self._conclude(cause)
 
     def _fail_after(self, note: Failure) -> tuple[int, LastWords]:
@@ -202,7 +201,7 @@ class Member:
             worker.train(self._plan, self._corpus, place, reporter, state)
         except Exception as error:
             failure = describe(error, traceback.format_exc(), rank, state.step)
-            logger.info("failed after step %s: %s", state.step, failure.error)
+            logger.error("failed after step %s: %s\n%s", state.step, failure.error, failure.trace)
             reporter.send(failure)
             return exits.BAD_INPUT if failure.user_error else exits.FAILED
         return exits.COMPLETE
@@ -213,9 +212,9 @@ class Member:
         return self._settings.master
 
     def _export(self, rank: int, local_rank: int, address: str) -> None:
-        """The variables that torch and user code expect of a rank."""
+        """The variables that torch and user code expect: RANK is the rank in torch's process group."""
         os.environ.update(
-            RANK=str(rank),
+            RANK=str(position_of(self._plan, rank)),
             LOCAL_RANK=str(local_rank),
             WORLD_SIZE=str(self._plan.world_size),
             LOCAL_WORLD_SIZE=str(self._plan.members[self._settings.member].ranks),

@@ -1,4 +1,9 @@
-"""Where a rank sits on the mesh (pp, dp, fsdp, tp)."""
+"""Where a rank sits on the mesh (pp, dp, fsdp, tp).
+
+The plan's rank map says which rank sits where. torch sorts the members of every group that a mesh creates, so a mesh
+over permuted ranks would gather shards in another order than it cut them, and pipelines would mistake their neighbours.
+Ranks therefore join torch's process group under their position on the mesh, where ascending order is the mesh's own.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +39,14 @@ class Seat:
     tp: int
 
 
+def position_of(plan: Plan, rank: int) -> int:
+    """Position of a global rank on the flattened mesh, which is its rank in torch's process group."""
+    return plan.rank_map.index(rank)
+
+
 def seat_of(plan: Plan, rank: int) -> Seat:
     """The seat that the plan's rank map gives to a global rank."""
-    position = plan.rank_map.index(rank)
+    position = position_of(plan, rank)
     sizes = axis_degrees(plan.degrees)
     return Seat(*(position // prod(sizes[axis + 1 :]) % size for axis, size in enumerate(sizes)))
 
@@ -47,6 +57,7 @@ class Layout:
 
     plan: Plan
     rank: int
+    """Global rank, as the plan's members number them."""
     seat: Seat
     device: torch.device
     mesh: DeviceMesh | None
@@ -66,6 +77,11 @@ class Layout:
         """The process group of this rank along one axis; None when the axis isn't split."""
         mesh = self.submesh(axis)
         return None if mesh is None else mesh.get_group()
+
+    @property
+    def leader(self) -> bool:
+        """Whether this rank does what one rank must do for all: it is rank 0 of torch's process group."""
+        return position_of(self.plan, self.rank) == 0
 
     @property
     def batch_rank(self) -> int:
@@ -89,5 +105,5 @@ def build_layout(plan: Plan, rank: int, device: torch.device) -> Layout:
     sizes = tuple(size for size in axis_degrees(plan.degrees) if size > 1)
     mesh = None
     if names:
-        mesh = DeviceMesh(device.type, torch.tensor(plan.rank_map).view(sizes), mesh_dim_names=names)
+        mesh = DeviceMesh(device.type, torch.arange(plan.world_size).view(sizes), mesh_dim_names=names)
     return Layout(plan, rank, seat_of(plan, rank), device, mesh)

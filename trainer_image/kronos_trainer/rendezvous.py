@@ -33,10 +33,9 @@ class Meeting:
         self.address = address
         """Address of member 0."""
 
-    def note_failure(self, failure: Failure) -> Failure:
-        """Leave the note of a failure unless there is one already; returns the note that stands."""
-        text = failure.model_copy(update={"secondary": False}).model_dump_json()
-        return Failure.model_validate_json(self._store.compare_set("failure", "", text))
+    def note_failure(self, failure: Failure) -> None:
+        """Leave the note of a first cause, unless there is one already."""
+        self._store.compare_set("failure", "", failure.model_dump_json())
 
     def failure(self) -> Failure | None:
         """The note that a member left, if any; DistError or RuntimeError when member 0 is gone."""

@@ -12,23 +12,22 @@ from math import isfinite
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from kronos.api.plan import Plan, Progress
+from kronos_trainer.batches import Batches
 from kronos_trainer.checkpoint import Checkpoints
 from kronos_trainer.digest import weights_digest
 from kronos_trainer.engine import Engine
 from kronos_trainer.gradients import StepTotals, agree_on_totals, clip, sum_over_replicas
 from kronos_trainer.initialise import initialise
 from kronos_trainer.log import logger
-from kronos_trainer.mesh import Layout, build_layout
+from kronos_trainer.mesh import Layout, build_layout, position_of
 from kronos_trainer.messages import Advanced, AtStep, Ended, Reporter
 from kronos_trainer.model import Decoder
 from kronos_trainer.optimizer import AdamW, learning_rate
 from kronos_trainer.parallel import build_stage
 from kronos_trainer.reproducible import fix_arithmetic
-from kronos_trainer.sampler import Sampler
 from kronos_trainer.text import TextCorpus
 
 _RECENT_STEPS = 10
@@ -69,7 +68,7 @@ def train(plan: Plan, corpus: TextCorpus, place: Place, reporter: Reporter, stat
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
         store=place.store,
-        rank=place.rank,
+        rank=position_of(plan, place.rank),
         world_size=plan.world_size,
         timeout=timedelta(seconds=plan.collective_timeout_seconds),
     )
@@ -92,16 +91,14 @@ class Training:
         self._reporter = reporter
         self._state = state
         self._corpus = corpus
-        self._sampler = Sampler(
-            corpus.sequences, plan.optimization.global_batch_size, plan.reproducibility.seed
-        )
+        self._batches = Batches(layout, corpus)
         self.model: Decoder = build_stage(layout)
         initialise(self.model, plan.reproducibility.seed, plan.model.layers)
         self._engine = Engine(self.model, layout)
         self._optimizer = AdamW(self.model, plan.optimization)
         self._checkpoints = None
         if plan.checkpoint is not None:
-            self._checkpoints = Checkpoints(plan.checkpoint, layout, self.model, self._optimizer)
+            self._checkpoints = Checkpoints(plan.checkpoint, layout, corpus, self.model, self._optimizer)
         self._saved: int | None = None
         self._pace = _Pace(plan.optimization.global_batch_size * plan.model.sequence_length)
 
@@ -130,7 +127,7 @@ class Training:
 
     def _step(self, step: int) -> StepTotals:
         optimization = self._plan.optimization
-        loss = self._engine.run(*self._batch(step))
+        loss = self._engine.run(*self._batches.read(step))
         sum_over_replicas(self.model, self._layout)
         totals = agree_on_totals(self.model, self._layout, loss, self._state.stop)
         if not (isfinite(totals.loss) and isfinite(totals.gradient_norm)):
@@ -140,20 +137,6 @@ class Training:
         clip(self.model, totals.gradient_norm, optimization.gradient_clip_norm)
         self._optimizer.step(step)
         return totals
-
-    def _batch(self, step: int) -> tuple[Tensor | None, Tensor | None]:
-        """Inputs and targets of this batch rank, each (sequences, length), where its stage needs them."""
-        first, last = self._layout.first_stage, self._layout.last_stage
-        if not (first or last):
-            return None, None
-        share = self._plan.microbatches * self._plan.microbatch_sequences
-        start = self._layout.batch_rank * share
-        rows = b"".join(
-            self._corpus.read(self._sampler.sequence(step, slot)) for slot in range(start, start + share)
-        )
-        tokens = torch.frombuffer(bytearray(rows), dtype=torch.uint8).view(share, -1)
-        tokens = tokens.to(device=self._layout.device, dtype=torch.int64)
-        return (tokens[:, :-1] if first else None), (tokens[:, 1:] if last else None)
 
     def _save_if_due(self, done: int, stopping: bool) -> None:
         if self._checkpoints is None:
