@@ -11,7 +11,17 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kronos.admission.jobs import Admitted, Candidate, JobKey, Verdict, Waiting, WaitingJob
-from kronos.placement import GangRequest, NoFit, Placement, Topology, Usage, place, reserve, why_not
+from kronos.placement import (
+    GangRequest,
+    NoFit,
+    Placement,
+    Room,
+    Topology,
+    Usage,
+    place_in,
+    reserve,
+    why_not_in,
+)
 
 
 def admit(
@@ -49,6 +59,7 @@ class _Round:
     def __init__(self, topology_of: Mapping[str, Topology], usage: Usage) -> None:
         self._topology_of = topology_of
         self._usage = usage
+        self._rooms: dict[str, Room] = {}
         self._heads: dict[str, _Head] = {}
         # What stands against each shape of request at the present usage: many options and jobs share one shape.
         self._refusals: dict[Hashable, NoFit | None] = {}
@@ -60,22 +71,22 @@ class _Round:
                 job.refusal or "there is no way to split the model over the accelerators that it may use"
             )
             return Waiting(reason="NoPlan", message=message, possible=False)
-        topology = self._topology_of.get(job.fabric)
-        if topology is None:
+        if job.fabric not in self._topology_of:
             message = (
                 f"the cluster has no KronosFabric {job.fabric}; create it or name another in placement.fabric"
             )
             return Waiting(reason="NoFabric", message=message, possible=False)
         head = self._heads.get(job.options[0].request.resource)
         if head is not None:
-            return self._behind(job, topology, head)
+            return self._behind(job, head)
         refusals: list[NoFit] = []
         for index, option in enumerate(job.options):
-            outcome = self._place(job.fabric, topology, option.request)
+            outcome = self._place(job.fabric, option.request)
             if isinstance(outcome, NoFit):
                 refusals.append(outcome)
                 continue
             self._usage = reserve(self._usage, outcome, option.request)
+            self._rooms.clear()
             self._refusals.clear()
             return Admitted(
                 option_index=index,
@@ -89,11 +100,11 @@ class _Round:
             self._heads[job.options[0].request.resource] = _Head(job.key, nearest.change)
         return Waiting(reason=nearest.reason, message=nearest.message, possible=nearest.possible)
 
-    def _behind(self, job: WaitingJob[Candidate], topology: Topology, head: _Head) -> Waiting:
+    def _behind(self, job: WaitingJob[Candidate], head: _Head) -> Waiting:
         """The verdict on a job that an older one holds back, unless it couldn't start anyway."""
         refusals: list[NoFit] = []
         for option in job.options:
-            refusal = self._why_not(job.fabric, topology, option.request)
+            refusal = self._why_not(job.fabric, option.request)
             if refusal is None or refusal.possible:
                 namespace, name = head.key
                 message = f"waits behind {namespace}/{name}, which waits for {head.change}"
@@ -102,22 +113,28 @@ class _Round:
         nearest = _nearest(refusals)
         return Waiting(reason=nearest.reason, message=nearest.message, possible=False)
 
-    def _place(self, fabric: str, topology: Topology, request: GangRequest) -> Placement | NoFit:
+    def _room(self, fabric: str) -> Room:
+        """What is left on the nodes, by a fabric's tree."""
+        if fabric not in self._rooms:
+            self._rooms[fabric] = Room(self._topology_of[fabric], self._usage)
+        return self._rooms[fabric]
+
+    def _place(self, fabric: str, request: GangRequest) -> Placement | NoFit:
         """Place a gang on what is left."""
         shape = (fabric, request.shape)
         refusal = self._refusals.get(shape)
         if refusal is not None:
             return refusal
-        outcome = place(topology, self._usage, request)
+        outcome = place_in(self._room(fabric), request)
         if isinstance(outcome, NoFit):
             self._refusals[shape] = outcome
         return outcome
 
-    def _why_not(self, fabric: str, topology: Topology, request: GangRequest) -> NoFit | None:
+    def _why_not(self, fabric: str, request: GangRequest) -> NoFit | None:
         """What stands against a gang on what is left, were it its turn."""
         shape = (fabric, request.shape)
         if shape not in self._refusals:
-            self._refusals[shape] = why_not(topology, self._usage, request)
+            self._refusals[shape] = why_not_in(self._room(fabric), request)
         return self._refusals[shape]
 
 

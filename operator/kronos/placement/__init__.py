@@ -1,9 +1,10 @@
 """Which nodes a gang runs on: the fabric as a tree, the fit of the whole gang, the ranks in the mesh. Pure."""
 
 from kronos.placement.answer import NoFit, Placement
-from kronos.placement.gang import place, why_not
+from kronos.placement.gang import place, place_in, why_not, why_not_in
 from kronos.placement.nodes import PODS, Node, Taint
 from kronos.placement.request import GangRequest, Traffic
+from kronos.placement.room import Room
 from kronos.placement.topology import WHOLE, Topology
 from kronos.placement.usage import Place, Usage, member_requests, reserve, usage_of
 
@@ -15,13 +16,16 @@ __all__ = [
     "Node",
     "Place",
     "Placement",
+    "Room",
     "Taint",
     "Topology",
     "Traffic",
     "Usage",
     "member_requests",
     "place",
+    "place_in",
     "reserve",
     "usage_of",
     "why_not",
+    "why_not_in",
 ]

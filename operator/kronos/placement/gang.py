@@ -9,9 +9,9 @@ from kronos.placement.answer import NoFit, Placement, count
 from kronos.placement.packing import Packing
 from kronos.placement.ranks import map_ranks
 from kronos.placement.request import GangRequest
+from kronos.placement.room import Room
 from kronos.placement.scope import Scope
 from kronos.placement.shortfall import explain
-from kronos.placement.slots import free_slots, usable_nodes
 from kronos.placement.topology import WHOLE, Topology
 from kronos.placement.usage import Usage
 
@@ -23,27 +23,36 @@ def place(topology: Topology, usage: Usage, request: GangRequest) -> Placement |
     as possible; as few domains as possible at each level, widest first; the tightest fit. Equal input in any order
     gives an equal answer.
     """
-    scope = Scope.of(topology, request)
-    if isinstance(scope, NoFit):
-        return scope
-    slots = free_slots(topology, usable_nodes(topology, request), usage, request)
-    need, group = request.degrees.world_size, request.degrees.tensor_parallel
+    return place_in(Room(topology, usage), request)
+
+
+def place_in(room: Room, request: GangRequest) -> Placement | NoFit:
+    """`place`, for callers with several requests at the same usage."""
+    refusal = why_not_in(room, request)
+    if refusal is not None:
+        return refusal
+    scope = Scope.of(room.topology, request)
+    assert isinstance(scope, Scope)
+    need = request.degrees.world_size
     for within in scope.anchors:
         candidates = scope.domains(within)
         for tensor_depth in scope.tensor_depths(within):
-            packing = Packing(topology, slots, group, tensor_depth)
+            packing = Packing(room, request, tensor_depth)
             chosen = packing.choose(candidates, need)
             if chosen is not None:
-                return _placement(topology, request, tensor_depth, packing.share_out(chosen, need))
-    no_fit = explain(topology, usage, request, scope)
-    assert no_fit is not None, "a gang that nothing stands against fits"
-    return no_fit
+                return _placement(room.topology, request, tensor_depth, packing.share_out(chosen, need))
+    raise AssertionError("a gang that nothing stands against has a place")
 
 
 def why_not(topology: Topology, usage: Usage, request: GangRequest) -> NoFit | None:
     """What stands against placing the gang now; None exactly when `place` finds a place. Cheaper than placing."""
-    scope = Scope.of(topology, request)
-    return scope if isinstance(scope, NoFit) else explain(topology, usage, request, scope)
+    return why_not_in(Room(topology, usage), request)
+
+
+def why_not_in(room: Room, request: GangRequest) -> NoFit | None:
+    """`why_not`, for callers with several requests at the same usage."""
+    scope = Scope.of(room.topology, request)
+    return scope if isinstance(scope, NoFit) else explain(room, request, scope)
 
 
 def _placement(

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kronos.placement.topology import Topology
+from kronos.placement.request import GangRequest
+from kronos.placement.room import Room
 
 EXACT_WORK = 20_000
 """Steps (nodes times ranks) of exact search that the choice of one place may take, at about a microsecond each."""
@@ -27,34 +28,18 @@ _Way = tuple[int, int, _Nodes]
 """A way to get slots out of a domain: (slots, cost, nodes)."""
 
 
-def capacities(topology: Topology, slots: Sequence[int], group: int, tensor_depth: int) -> list[int]:
-    """Slots that each domain offers to gangs whose tensor groups of this size lie inside domains of this depth.
-
-    Down to the tensor depth the numbers are whole groups; below it they are plain sums.
-    """
-    offered = [0] * len(topology.domains)
-    leaf_depth = len(topology.levels)
-    for domain in reversed(topology.domains):
-        if domain.depth == leaf_depth:
-            total = slots[domain.start]
-        else:
-            total = sum(offered[child] for child in domain.children)
-        offered[domain.index] = total - total % group if domain.depth == tensor_depth else total
-    return offered
-
-
 class Packing:
     """The search for nodes, for one request at one tensor depth. Used once: it counts its work."""
 
-    def __init__(self, topology: Topology, slots: Sequence[int], group: int, tensor_depth: int) -> None:
-        self._topology = topology
-        self._slots = slots
-        self._group = group
+    def __init__(self, room: Room, request: GangRequest, tensor_depth: int) -> None:
+        self._topology = room.topology
+        self._slots = room.slots(request)
+        self._group = request.degrees.tensor_parallel
         self._tensor_depth = tensor_depth
-        self._leaf_depth = len(topology.levels)
-        self.capacity = capacities(topology, slots, group, tensor_depth)
+        self._leaf_depth = len(room.topology.levels)
+        self._capacity = room.offers(request, tensor_depth)
+        self._free = room.offers(request, tensor_depth, group=1)
         self._work_left = EXACT_WORK
-        self._free = capacities(topology, slots, 1, tensor_depth)
         self._counted, self._wasted = self._units()
 
     def choose(self, candidates: Sequence[int], need: int) -> list[int] | None:
@@ -62,7 +47,7 @@ class Packing:
 
         The candidates are domains of one depth, `need` is whole tensor groups. None when no candidate holds them.
         """
-        holders = [index for index in candidates if self.capacity[index] >= need]
+        holders = [index for index in candidates if self._capacity[index] >= need]
         if not holders:
             return None
         _, nodes = self._cheapest(holders, need)
@@ -144,7 +129,7 @@ class Packing:
     def _fewest_children(self, index: int, need: int) -> int:
         """The least number of its children that hold the need together."""
         sizes = sorted(
-            (self.capacity[child] for child in self._topology.domains[index].children), reverse=True
+            (self._capacity[child] for child in self._topology.domains[index].children), reverse=True
         )
         for count, size in enumerate(sizes, start=1):
             need -= size
@@ -157,7 +142,7 @@ class Packing:
         domain = self._topology.domains[index]
         if domain.depth == self._leaf_depth:
             return self._own_cost(index), domain.start
-        holders = [child for child in domain.children if self.capacity[child] >= need]
+        holders = [child for child in domain.children if self._capacity[child] >= need]
         if holders:
             cost, nodes = self._cheapest(holders, need)
             return cost + self._own_cost(index), nodes
@@ -174,7 +159,7 @@ class Packing:
         domain = self._topology.domains[index]
         own = self._own_cost(index)
         if domain.depth == self._leaf_depth:
-            room = min(self.capacity[index], need)
+            room = min(self._capacity[index], need)
             return [(room, own, domain.start)] if room else []
         best: dict[int, _Way] = {0: (0, 0, None)}
         for child in domain.children:
@@ -205,19 +190,19 @@ class Packing:
         if domain.depth == self._leaf_depth:
             return cost, domain.start
         nodes: _Nodes = None
-        by_size = sorted(domain.children, key=lambda child: (-self.capacity[child], child))
+        by_size = sorted(domain.children, key=lambda child: (-self._capacity[child], child))
         for position, child in enumerate(by_size):
-            if self.capacity[child] >= need:
-                tight = [other for other in by_size[position:] if self.capacity[other] >= need]
-                smallest = self.capacity[tight[-1]]
+            if self._capacity[child] >= need:
+                tight = [other for other in by_size[position:] if self._capacity[other] >= need]
+                smallest = self._capacity[tight[-1]]
                 extra, more = self._cheapest(
-                    [other for other in tight if self.capacity[other] == smallest], need
+                    [other for other in tight if self._capacity[other] == smallest], need
                 )
                 return cost + extra, (nodes, more)
-            extra, more = self._fill(child, self.capacity[child])
+            extra, more = self._fill(child, self._capacity[child])
             cost += extra
             nodes = (nodes, more)
-            need -= self.capacity[child]
+            need -= self._capacity[child]
         raise AssertionError("the domain holds the need")
 
 

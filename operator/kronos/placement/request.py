@@ -51,17 +51,24 @@ class GangRequest:
     traffic: Traffic | None = None
 
     @property
-    def shape(self) -> Hashable:
-        """Equal for two requests exactly when the same nodes can hold them: degrees enter by groups and ranks only."""
+    def pod_kind(self) -> Hashable:
+        """Equal for two requests exactly when their pods may go to the same nodes and take as much there per rank."""
         return (
-            self.degrees.world_size,
-            self.degrees.tensor_parallel,
             self.resource,
             tuple(sorted(self.per_rank.items())),
-            self.required,
-            self.preferred,
-            self.tensor_parallel_within,
             tuple(sorted(self.node_selector.items())),
             self.tolerations,
             self.avoid_nodes,
+        )
+
+    @property
+    def shape(self) -> Hashable:
+        """Equal for two requests exactly when the same sets of nodes hold them: of the degrees, ranks and groups count."""
+        return (
+            self.degrees.world_size,
+            self.degrees.tensor_parallel,
+            self.required,
+            self.preferred,
+            self.tensor_parallel_within,
+            self.pod_kind,
         )

@@ -12,36 +12,30 @@ from dataclasses import dataclass, replace
 
 from kronos.placement.answer import NoFit
 from kronos.placement.nodes import PODS, why_unusable
-from kronos.placement.packing import capacities
 from kronos.placement.request import GangRequest
+from kronos.placement.room import NOW, Assuming, Room
 from kronos.placement.scope import Scope
-from kronos.placement.slots import free_slots, usable_nodes
-from kronos.placement.topology import Topology
-from kronos.placement.usage import Usage
 
 
-def explain(topology: Topology, usage: Usage, request: GangRequest, scope: Scope) -> NoFit | None:
+def explain(room: Room, request: GangRequest, scope: Scope) -> NoFit | None:
     """Say why the gang has no place now, or None when it has one."""
-    case = _Case(topology, request, scope)
-    usable = usable_nodes(topology, request)
-    free = case.offered(free_slots(topology, usable, usage, request))
+    case = _Case(room, request, scope)
+    free = case.offered()
     if case.fits(free):
         return None
-    everywhere = replace(request, avoid_nodes=frozenset())
-    usable_later = usable_nodes(topology, everywhere)
-    empty = case.offered(free_slots(topology, usable_later, {}, request))
+    empty = case.offered(Assuming(empty=True, avoiding=False))
     if not case.fits(empty):
-        return case.never(usable_later, empty)
-    if usable != usable_later and case.fits(case.offered(free_slots(topology, usable_later, usage, request))):
+        return case.never(empty)
+    if request.avoid_nodes and case.fits(case.offered(Assuming(avoiding=False))):
         return case.avoided()
-    return case.waits(usable, usage, free, empty)
+    return case.waits(free, empty)
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
     """One request that has no place."""
 
-    topology: Topology
+    room: Room
     request: GangRequest
     scope: Scope
 
@@ -74,20 +68,22 @@ class _Case:
             )
         return f"{self._need} free {self._slots}{self._where}{groups}"
 
-    def offered(self, slots: Sequence[int]) -> dict[int, int]:
-        """What each domain that may hold the gang offers to it, when nodes have so many slots."""
+    def offered(self, assuming: Assuming = NOW) -> dict[int, int]:
+        """What each domain that may hold the gang has room for."""
         depth = self.scope.tensor_depths(self.scope.required)[-1]
-        offers = capacities(self.topology, slots, self.request.degrees.tensor_parallel, depth)
+        offers = self.room.offers(self.request, depth, assuming)
         return {index: offers[index] for index in self.scope.domains(self.scope.required)}
 
     def fits(self, offered: dict[int, int]) -> bool:
         """Whether one domain offers enough."""
         return max(offered.values(), default=0) >= self._need
 
-    def never(self, usable: list[bool], empty: dict[int, int]) -> NoFit:
+    def never(self, empty: dict[int, int]) -> NoFit:
         """The gang doesn't fit the cluster as it is, however empty."""
         offering = [
-            at for at, node in enumerate(self.topology.nodes) if node.allocatable.get(self.request.resource)
+            at
+            for at, node in enumerate(self.room.topology.nodes)
+            if node.allocatable.get(self.request.resource)
         ]
         if not offering:
             return NoFit(
@@ -96,6 +92,7 @@ class _Case:
                 change=f"nodes with {self.request.resource}",
                 possible=False,
             )
+        usable = self.room.usable(self.request, Assuming(avoiding=False))
         largest = max(empty.values(), default=0)
         in_all = "in whole groups" if self._limits_groups else "in all"
         left_out = self._left_out([at for at in offering if not usable[at]])
@@ -106,7 +103,7 @@ class _Case:
             reason, finding = "ExceedsCapacity", f"the largest {self.request.required} has {largest} {in_all}"
         else:
             reason, finding = "ExceedsCapacity", f"the usable nodes have {largest} {in_all}"
-        short = self._short_of(usable, {})
+        short = self._short_of(Assuming(empty=True, avoiding=False))
         limit = f" because of {short}" if short else ""
         return NoFit(
             reason=reason,
@@ -121,7 +118,7 @@ class _Case:
         if not positions:
             return ""
         whys = Counter(
-            why_unusable(self.topology.nodes[at], self.request.node_selector, self.request.tolerations)
+            why_unusable(self.room.topology.nodes[at], self.request.node_selector, self.request.tolerations)
             for at in positions
         )
         why, times = min(whys.items(), key=lambda item: (-item[1], str(item[0])))
@@ -143,7 +140,7 @@ class _Case:
             possible=True,
         )
 
-    def waits(self, usable: list[bool], usage: Usage, free: dict[int, int], empty: dict[int, int]) -> NoFit:
+    def waits(self, free: dict[int, int], empty: dict[int, int]) -> NoFit:
         """The gang fits once others have gone: name the domain that lacks least."""
         able = [index for index, total in empty.items() if total >= self._need]
         best = min(able, key=lambda index: (-free[index], index))
@@ -151,7 +148,7 @@ class _Case:
         more = (
             f"{missing} more free {self.request.resource} {'slot' if missing == 1 else 'slots'}{self._where}"
         )
-        short = self._short_of(usable, usage)
+        short = self._short_of(NOW)
         if short:
             more = f"{short} for {missing} more {'rank' if missing == 1 else 'ranks'}{self._where}"
         place = f"the best {self.request.required}" if self.request.required else "the cluster"
@@ -165,10 +162,9 @@ class _Case:
             missing=missing,
         )
 
-    def _short_of(self, usable: list[bool], usage: Usage) -> str | None:
+    def _short_of(self, assuming: Assuming) -> str | None:
         """The resource other than accelerators that alone stands in the way, if one does."""
-        for name in (*sorted(self.request.per_rank), PODS):
-            slots = free_slots(self.topology, usable, usage, self.request, without=name)
-            if self.fits(self.offered(slots)):
-                return name
-        return None
+        names = (*sorted(self.request.per_rank), PODS)
+        return next(
+            (name for name in names if self.fits(self.offered(replace(assuming, without=name)))), None
+        )
