@@ -1,4 +1,4 @@
-"""The example manifests, with the data's path replaced by text that is on this machine."""
+"""The example jobs, with the data's path replaced by text that is on this machine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[4]
-CRDS = ROOT / "crds"
+from kronos.local.install import ROOT
+
 EXAMPLES = ROOT / "manifests" / "examples"
-FABRIC = EXAMPLES / "fabric.yaml"
 JOBS = ("breeder", "burner")
 NAMESPACE = "forge"
 

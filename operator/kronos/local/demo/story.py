@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from kronos.api import GROUP
 from kronos.api.status import TrainingJobStatus
 
 Object = Mapping[str, Any]
+Gang = tuple[str, str]
+"""Name of a job and number of its attempt."""
 JOB_LABEL = f"{GROUP}/job"
+ATTEMPT_LABEL = f"{GROUP}/attempt"
 CLEARLY_DOWN = 0.8
 """The last loss must be less than this part of the first. Bytes start near ln 256 = 5.5."""
 
@@ -64,10 +68,8 @@ class Story:
     """By job: (step, loss) in the order in which they were reported."""
     waits: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """By job: the reasons that it gave for waiting while another job held a place."""
-    collisions: list[str] = field(default_factory=list)
-    """Moments at which two jobs held accelerators; any is a fault, since the two don't fit together."""
-    _holders: dict[str, str] = field(default_factory=dict)
-    """Job by pod, of the pods that are bound to a node and haven't ended."""
+    moments: list[Mapping[Gang, frozenset[str]]] = field(default_factory=list)
+    """The pods that held accelerators (bound to a node, not ended), by gang, after each change of that."""
 
     def see_job(self, job: Object) -> None:
         """Take in a job's newest state."""
@@ -91,16 +93,21 @@ class Story:
     def see_pod(self, event: str, pod: Object) -> None:
         """Take in a watch event of a pod."""
         name, labels = pod["metadata"]["name"], pod["metadata"].get("labels") or {}
-        job = labels.get(JOB_LABEL)
-        if job is None:
+        if JOB_LABEL not in labels:
             return
         ended = event == "DELETED" or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-        if ended or not pod["spec"].get("nodeName"):
-            self._holders.pop(name, None)
-            return
-        self._holders[name] = job
-        if len(set(self._holders.values())) > 1:
-            self.collisions.append(", ".join(sorted(self._holders)))
+        gang = (labels[JOB_LABEL], labels[ATTEMPT_LABEL])
+        last = self.moments[-1] if self.moments else {}
+        held = last.get(gang, frozenset()) - {name}
+        if not ended and pod["spec"].get("nodeName"):
+            held |= {name}
+        if held != last.get(gang, frozenset()):
+            self.moments.append({**last, gang: held})
+
+    @property
+    def in_order(self) -> list[Row]:
+        """The rows of the jobs seen so far, always in the same order."""
+        return [self.rows[name] for name in self.names if name in self.rows]
 
     @property
     def over(self) -> bool:
@@ -117,8 +124,10 @@ class Story:
         ]
         if found:
             return found
-        if self.collisions:
-            found.append(f"two jobs held accelerators at the same time: pods {self.collisions[0]}.")
+        found += [
+            f"{one} and {other} each held a part of the accelerators that it needs."
+            for one, other in self._halves()
+        ]
         if not any(self.waits.values()):
             found.append("no job was seen waiting with a reason while the other held a place.")
         for name in self.names:
@@ -132,6 +141,21 @@ class Story:
                     f"the loss of {name} isn't clearly down: {losses[0][1]:.2f} to {losses[-1][1]:.2f}."
                 )
         return found
+
+    def _halves(self) -> set[tuple[str, str]]:
+        """Pairs of jobs that each held some accelerators before either had been whole."""
+        found: set[tuple[str, str]] = set()
+        whole: set[Gang] = set()
+        for moment in self.moments:
+            whole |= {gang for gang, pods in moment.items() if len(pods) >= self._size(gang[0])}
+            partly = sorted({gang[0] for gang, pods in moment.items() if pods and gang not in whole})
+            found |= set(pairwise(partly))
+        return found
+
+    def _size(self, job: str) -> int:
+        """How many pods the whole gang has."""
+        placement = self.rows[job].status.placement if job in self.rows else None
+        return len(placement.members) if placement else 1
 
     def places(self, racks: Mapping[str, str]) -> list[str]:
         """Where each job ran, by rack: a line per job. `racks` maps nodes to their racks."""
@@ -147,3 +171,15 @@ class Story:
             parts = [f"{rack}: {', '.join(nodes)}" for rack, nodes in sorted(by_rack.items())]
             lines.append(f"{name} ({row.strategy}): {'; '.join(parts)}")
         return lines
+
+    def improvements(self) -> list[str]:
+        """The first and the last loss of each job: a line per job."""
+        lines = []
+        for name in self.names:
+            (first_step, first), (last_step, last) = self.losses[name][0], self.losses[name][-1]
+            lines.append(f"{name}: loss {first:.2f} at step {first_step}, {last:.2f} at step {last_step}")
+        return lines
+
+    def waited(self) -> list[str]:
+        """Who waited for the other, and why: a line per job that did."""
+        return [f"{name} waited: {reasons[0]}" for name, reasons in self.waits.items() if reasons]
