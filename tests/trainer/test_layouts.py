@@ -57,6 +57,19 @@ def test_gradients_of_each_parameter_equal_those_of_one_process(
         assert result["loss"] == pytest.approx(reference["loss"], rel=1e-6)
 
 
+@pytest.mark.parametrize("layout", ["dp4", "fsdp2·tp2", "tp2·pp2·dp2", "fsdp2·pp2"])
+def test_bf16_gradients_are_close_to_those_of_one_process(layout: str, ranks: Ranks, text: Path) -> None:
+    half = {"optimization": {"precision": "bf16"}}
+    reference = ranks.each(tiny_plan(text, **half), gradients)[0]
+    results = ranks.each(tiny_plan(text, **LAYOUTS[layout], **half), gradients)
+    found = {name: value for result in results for name, value in result["gradients"].items()}
+    assert all(value.dtype == np.float32 for value in found.values())
+    for name, value in reference["gradients"].items():
+        error = np.linalg.norm(found[name] - value) / np.linalg.norm(value)
+        assert error < 0.03, name
+    assert results[0]["loss"] == pytest.approx(reference["loss"], rel=1e-3)
+
+
 @pytest.fixture(scope="module")
 def reference(ranks: Ranks, text: Path) -> Run:
     return ranks.train(tiny_plan(text))

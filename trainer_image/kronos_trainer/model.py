@@ -14,7 +14,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from kronos.api.training import ModelShape
-from kronos_trainer.vocabulary import embed
+from kronos_trainer.tensor_parallel import Linear, enter_split, leave_split, split_group
+from kronos_trainer.vocabulary import embed, project
 
 _ROTARY_BASE = 10_000.0
 _NORM_EPSILON = 1e-5
@@ -38,14 +39,16 @@ class Attention(nn.Module):
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.head_size = shape.head_size
-        self.wq = nn.Linear(shape.hidden_size, shape.attention_heads * shape.head_size, bias=False)
-        self.wk = nn.Linear(shape.hidden_size, shape.kv_heads * shape.head_size, bias=False)
-        self.wv = nn.Linear(shape.hidden_size, shape.kv_heads * shape.head_size, bias=False)
-        self.wo = nn.Linear(shape.attention_heads * shape.head_size, shape.hidden_size, bias=False)
+        self.wq = Linear(shape.hidden_size, shape.attention_heads * shape.head_size)
+        self.wk = Linear(shape.hidden_size, shape.kv_heads * shape.head_size)
+        self.wv = Linear(shape.hidden_size, shape.kv_heads * shape.head_size)
+        self.wo = Linear(shape.attention_heads * shape.head_size, shape.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, sequence, hidden) to the same; under tensor parallelism the heads here are this rank's."""
         batch, length, _ = x.shape
+        group = split_group(self.wo.weight)
+        x = enter_split(x, group)
         # The number of heads is inferred, since tensor parallelism leaves each rank a part of them.
         query, key, value = (
             projection(x).view(batch, length, -1, self.head_size).transpose(1, 2)
@@ -56,8 +59,7 @@ class Attention(nn.Module):
         mixed = functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
         )
-        out: Tensor = self.wo(mixed.transpose(1, 2).reshape(batch, length, -1))
-        return out
+        return leave_split(self.wo(mixed.transpose(1, 2).reshape(batch, length, -1)), group)
 
 
 class FeedForward(nn.Module):
@@ -65,14 +67,15 @@ class FeedForward(nn.Module):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        self.gate = nn.Linear(shape.hidden_size, shape.ffn_size, bias=False)
-        self.up = nn.Linear(shape.hidden_size, shape.ffn_size, bias=False)
-        self.down = nn.Linear(shape.ffn_size, shape.hidden_size, bias=False)
+        self.gate = Linear(shape.hidden_size, shape.ffn_size)
+        self.up = Linear(shape.hidden_size, shape.ffn_size)
+        self.down = Linear(shape.ffn_size, shape.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., hidden) to the same."""
-        out: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
-        return out
+        group = split_group(self.down.weight)
+        x = enter_split(x, group)
+        return leave_split(self.down(functional.silu(self.gate(x)) * self.up(x)), group)
 
 
 class Block(nn.Module):
@@ -111,6 +114,18 @@ class Embedding(nn.Module):
         return embed(tokens, self.weight).float()
 
 
+class Head(nn.Module):
+    """Output head."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(shape.vocabulary_size, shape.hidden_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., hidden) to (..., vocabulary), or to this rank's slice of the vocabulary."""
+        return project(x, self.weight)
+
+
 class TiedHead(nn.Module):
     """An output head that uses the embedding's matrix and owns no parameter."""
 
@@ -120,8 +135,8 @@ class TiedHead(nn.Module):
         self._embedding = (embedding,)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., hidden) to (..., vocabulary)."""
-        return functional.linear(x, self._embedding[0].weight)
+        """(..., hidden) to (..., vocabulary), or to this rank's slice of the vocabulary."""
+        return project(x, self._embedding[0].weight)
 
 
 class Decoder(nn.Module):
@@ -139,7 +154,7 @@ class Decoder(nn.Module):
             assert self.embedding is not None
             self.head = TiedHead(self.embedding)
         elif last:
-            self.head = nn.Linear(shape.hidden_size, shape.vocabulary_size, bias=False)
+            self.head = Head(shape)
 
     def forward(self, x: Tensor) -> Tensor:
         """Token ids (batch, sequence) on the first stage, else hidden states (batch, sequence, hidden), in fp32.

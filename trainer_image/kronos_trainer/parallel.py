@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    PrepareModuleInputOutput,
-    RowwiseParallel,
-    parallelize_module,
-)
 
 from kronos_trainer.mesh import Layout
-from kronos_trainer.model import Decoder, TiedHead, stage_range
+from kronos_trainer.model import Block, Decoder, Embedding, Head, stage_range
+from kronos_trainer.tensor_parallel import split_weight
 
 
 def build_stage(layout: Layout) -> Decoder:
@@ -49,41 +39,22 @@ def splits_vocabulary(layout: Layout) -> bool:
 
 
 def _split_tensors(model: Decoder, mesh: DeviceMesh, vocabulary: bool) -> None:
-    """Column-wise, then row-wise in each half of a block: one all-reduce forward and one backward per half."""
-    style: dict[str, ParallelStyle] = {
-        "attention.wq": ColwiseParallel(),
-        "attention.wk": ColwiseParallel(),
-        "attention.wv": ColwiseParallel(),
-        "attention.wo": RowwiseParallel(),
-        "feed_forward.gate": ColwiseParallel(),
-        "feed_forward.up": ColwiseParallel(),
-        "feed_forward.down": RowwiseParallel(),
-        # One conversion of the shared input, so that its gradient is summed once and not per projection.
-        "attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate()),
-        "feed_forward": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate()),
-    }
+    """Split outputs, then inputs in each half of a block, so that nothing is exchanged in between."""
     for block in model.layers.values():
-        parallelize_module(block, mesh, style)
-    if vocabulary and model.embedding is not None:
-        rows = distribute_tensor(model.embedding.weight, mesh, [Shard(0)], src_data_rank=None)
-        model.embedding.weight = nn.Parameter(rows)
-    if vocabulary and model.head is not None:
-        head: ParallelStyle = ColwiseParallel()
-        if isinstance(model.head, TiedHead):
-            head = PrepareModuleInputOutput(
-                input_layouts=Replicate(),
-                desired_input_layouts=Replicate(),
-                output_layouts=Shard(-1),
-                desired_output_layouts=Shard(-1),
-            )
-        parallelize_module(model.head, mesh, head)
+        assert isinstance(block, Block)
+        attention, feed_forward = block.attention, block.feed_forward
+        for module in (attention.wq, attention.wk, attention.wv, feed_forward.gate, feed_forward.up):
+            split_weight(module, mesh, 0)
+        for module in (attention.wo, feed_forward.down):
+            split_weight(module, mesh, 1)
+    if vocabulary:
+        for matrix in (model.embedding, model.head):
+            if isinstance(matrix, Embedding | Head):
+                split_weight(matrix, mesh, 0)
 
 
 def _shard(model: Decoder, layout: Layout) -> None:
     """Shard each block, then the rest; with replicas too, shards live inside a replica (hybrid sharding)."""
-    # The split head returns its local logits as a view, which torch warns about since changing it in place would break
-    # the backward pass; the loss doesn't.
-    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     plan = layout.plan
     mesh = layout.submesh("dp", "fsdp")
     assert mesh is not None

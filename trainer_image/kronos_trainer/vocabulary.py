@@ -7,25 +7,27 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn import functional
+
+from kronos_trainer.tensor_parallel import enter_split, leave_split, own_part, split_group
 
 
 def embed(tokens: Tensor, weight: Tensor) -> Tensor:
     """Rows of the embedding matrix (vocabulary, hidden) for token ids (batch, sequence): (batch, sequence, hidden).
 
-    When the matrix is split by rows, each rank looks up its own and the results are added. DTensor's own rule for an
-    embedding gives every rank the gradient of the whole matrix, which is what splitting it is meant to avoid.
+    When the matrix is split by rows, each rank looks up its own and the results are added.
     """
-    if not isinstance(weight, DTensor):
+    group = split_group(weight)
+    if group is None:
         return functional.embedding(tokens, weight)
-    mesh, rows = weight.device_mesh, weight.to_local()
-    here, row = _own_rows(tokens, mesh.get_local_rank() * len(rows), len(rows))
-    part = functional.embedding(row, rows) * here[..., None]
-    whole = DTensor.from_local(part, mesh, [Partial()], run_check=False).redistribute(
-        placements=[Replicate()]
-    )
-    return whole.to_local()
+    rows = own_part(weight)
+    here, row = _own_rows(tokens, dist.get_rank(group) * len(rows), len(rows))
+    return leave_split(functional.embedding(row, rows) * here[..., None], group)
+
+
+def project(x: Tensor, weight: Tensor) -> Tensor:
+    """Logits (..., vocabulary) of hidden states (..., hidden), or this rank's slice of them when weight is split."""
+    return functional.linear(enter_split(x, split_group(weight)), own_part(weight))
 
 
 def token_loss_sum(logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None) -> Tensor:
