@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
-from support.cluster import cluster_with_crds
 
 from kronos.api import GROUP, VERSION
 from kronos.api.job import TrainingJobSpec
+from support.operators import install_crds
 
 pytestmark = pytest.mark.cluster
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def server(shared_cluster: Any) -> Iterator[client.CustomObjectsApi]:
-    cluster_with_crds(shared_cluster)
+    install_crds(shared_cluster)
     with config.new_client_from_config(str(shared_cluster.kubeconfig)) as connection:
         yield client.CustomObjectsApi(connection)
 

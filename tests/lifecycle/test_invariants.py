@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from support.worlds import SLOT, World, job
 
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import LastWords
 from kronos.lifecycle import Decision, PodView, decide, run_admission
+from support.worlds import SLOT, World, job
 
 NODES = ("a0", "a1", "b0", "b1")
 JOBS = tuple(f"job{index}" for index in range(4))
@@ -96,9 +96,9 @@ class Lives(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(JOBS))
     def a_gang_finishes(self, name: str) -> None:
-        if self.holds(name) and self.world.status(name).phase == "Running":
-            if all(pod.phase == "Running" and not pod.deleting for pod in self.world.gang(name)):
-                self.world.finish(name, step=100)
+        trains = self.holds(name) and self.world.status(name).phase == "Running"
+        if trains and all(pod.phase == "Running" and not pod.deleting for pod in self.world.gang(name)):
+            self.world.finish(name, step=100)
 
     @rule(name=st.sampled_from(JOBS), member=st.integers(0, 3), secondary=st.booleans())
     def a_pod_fails(self, name: str, member: int, secondary: bool) -> None:
@@ -139,7 +139,7 @@ class Lives(RuleBasedStateMachine):
         """Only the first writes of a round happen."""
         snapshot = self.world.snapshot()
         outcomes = run_admission(snapshot)
-        for key, item in list(sorted(self.world.jobs.items()))[:statuses]:
+        for key, item in sorted(self.world.jobs.items())[:statuses]:
             decision = decide(item, snapshot, outcomes.get(key))
             done = decision.actions[:actions]
             actions -= len(done)

@@ -1,0 +1,17 @@
+"""Fixtures that several folders of tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kronos.local import LocalCluster
+from support.cluster import running_cluster
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One cluster for all tests that leave nothing behind in it: two racks, two nodes each, four slots each."""
+    with running_cluster(tmp_path_factory.mktemp("shared-cluster"), node_grace_seconds=8.0) as running:
+        yield running

@@ -1,0 +1,166 @@
+"""From `kubectl apply` to the end, on real API server, scheduler and garbage collector, with real training."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from support.operators import Forge, OperatorProcess, processes_with
+
+pytestmark = [pytest.mark.cluster, pytest.mark.training, pytest.mark.timeout(240)]
+
+BIG = {"resource": "kronos.dev/accelerator", "min": 10, "max": 10}
+WHOLE_BATCH = {"globalBatchSize": 10, "steps": 3}
+
+
+def conditions(status: dict) -> dict[str, str]:
+    return {item["type"]: item["status"] for item in status["conditions"]}
+
+
+def held(forge: Forge) -> dict[str, int]:
+    """Pods that hold something, by job."""
+    counts: dict[str, int] = {}
+    for pod in forge.list("pods"):
+        if pod["status"].get("phase") not in ("Succeeded", "Failed"):
+            job = pod["metadata"]["labels"]["training.kronos.dev/job"]
+            counts[job] = counts.get(job, 0) + 1
+    return counts
+
+
+def test_a_job_trains_to_completion_and_says_how_it_went(forge: Forge, operator: OperatorProcess):
+    forge.apply(forge.manifest("burner"))
+    status = forge.wait_phase("burner", "Complete", "Failed")
+    assert status["phase"] == "Complete", status
+    assert status["progress"]["step"] == 3
+    assert 0 < status["progress"]["loss"] < 7
+    assert len(status["progress"]["digest"]) == 64
+    assert status["observedGeneration"] == 1
+    truths = conditions(status)
+    assert (truths["Complete"], truths["Failed"], truths["Ready"]) == ("True", "False", "True")
+    forge.cluster.kubectl("-n", forge.name, "wait", "--for=condition=Complete", "ktj/burner", "--timeout=5s")
+
+
+def test_two_jobs_that_need_sixty_percent_each_run_one_after_the_other(
+    forge: Forge, operator: OperatorProcess
+):
+    sections = {"accelerators": BIG, "optimization": WHOLE_BATCH}
+    forge.apply(forge.manifest("first", **sections), forge.manifest("second", **sections))
+    waited = False
+    while True:
+        holding = held(forge)
+        assert len(holding) <= 1, f"both hold a part: {holding}"
+        statuses = {name: forge.status(name) for name in ("first", "second")}
+        phases = {name: status.get("phase") for name, status in statuses.items()}
+        assert "Failed" not in phases.values(), statuses
+        running = [name for name, phase in phases.items() if phase in ("Starting", "Running")]
+        assert len(running) <= 1, phases
+        for name, status in statuses.items():
+            if phases[name] == "Queued" and running:
+                waited = True
+                assert "free" in status["reason"]
+                assert "placement" not in status
+        if set(phases.values()) == {"Complete"}:
+            break
+        time.sleep(0.3)
+    assert waited, "one of the two had to wait"
+
+
+def test_deleting_a_running_job_leaves_nothing(forge: Forge, operator: OperatorProcess):
+    optimization = {"globalBatchSize": 8, "steps": 100_000}
+    forge.apply(forge.manifest("endless", optimization=optimization))
+    forge.wait("endless", lambda status: status.get("progress", {}).get("step", 0) >= 2)
+    assert processes_with(f"endless-1-0.endless.{forge.name}")
+    forge.delete("endless")
+    forge.wait_until(lambda: not forge.names("pods"), "the pods are gone", 60)
+    forge.wait_until(lambda: not forge.names("services"), "the Service is gone")
+    forge.wait_until(lambda: forge.names("configmaps") <= {"kube-root-ca.crt"}, "the plan is gone")
+    forge.wait_until(
+        lambda: not processes_with(f"endless-1-0.endless.{forge.name}"), "the processes are gone"
+    )
+
+
+def test_a_killed_rank_ends_in_a_clear_state(forge: Forge, operator: OperatorProcess):
+    forge.apply(
+        forge.manifest(
+            "victim", optimization={"globalBatchSize": 8, "steps": 100_000}, restart={"backoffLimit": 0}
+        )
+    )
+    forge.wait("victim", lambda status: status.get("progress", {}).get("step", 0) >= 2)
+    ranks = processes_with(f"victim-1-0.victim.{forge.name}")
+    import os
+
+    for process in ranks:
+        try:
+            os.kill(process, 9)
+        except ProcessLookupError:
+            continue
+    status = forge.wait_phase("victim", "Failed")
+    assert "member 0 on" in status["reason"]
+    assert "signal 9" in status["reason"] or "killed" in status["reason"].lower()
+    assert conditions(status)["Failed"] == "True"
+    forge.wait_until(lambda: not held(forge), "nothing is held any more", 70)
+
+
+def test_a_deleted_pod_starts_the_gang_again_and_it_completes(forge: Forge, operator: OperatorProcess):
+    forge.apply(forge.manifest("phoenix", optimization={"globalBatchSize": 8, "steps": 60}))
+    forge.wait("phoenix", lambda status: status.get("progress", {}).get("step", 0) >= 2)
+    forge.cluster.kubectl("-n", forge.name, "delete", "pod", "phoenix-1-0", "--wait=false")
+    status = forge.wait_phase("phoenix", "Complete", "Failed")
+    assert status["phase"] == "Complete", status
+    assert (status["attempt"], status["failures"]) == (2, 0)
+    assert status["restarts"][0]["cause"] in ("PodLost", "Stopped")
+
+
+def test_missing_data_fails_the_job_at_once_with_the_sentence(forge: Forge, operator: OperatorProcess):
+    data = {"include": ["*.nothing"]}
+    forge.apply(forge.manifest("hungry", data=data))
+    status = forge.wait_phase("hungry", "Failed", "Complete")
+    assert status["phase"] == "Failed"
+    assert status["attempt"] == 1
+    assert "*.nothing" in status["reason"]
+
+
+def test_an_operator_killed_while_placing_ends_where_an_undisturbed_one_does(
+    forge: Forge, operator: OperatorProcess
+):
+    forge.apply(forge.manifest("calm"))
+    calm = forge.wait_phase("calm", "Complete", "Failed")
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    for index in range(3):
+        name = f"disturbed-{index}"
+        forge.apply(forge.manifest(name))
+        if index == 0:  # the place is on record, and little more
+            forge.wait(name, lambda status: "placement" in status, pause=0)
+        elif index == 1:
+            forge.wait_until(lambda name=name: held(forge).get(name), "a pod exists")
+        else:
+            time.sleep(draw.uniform(0, 1.5))
+        operator.kill()
+        time.sleep(draw.uniform(0, 1.0))
+        operator.start()
+        status = forge.wait_phase(name, "Complete", "Failed")
+        for field in ("phase", "attempt", "failures", "strategy", "ready"):
+            assert status[field] == calm[field], field
+        assert status["progress"]["digest"] == calm["progress"]["digest"]
+        assert status["placement"]["rankMap"] == calm["placement"]["rankMap"]
+        assert "restarts" not in status or status["restarts"] == []
+
+
+def test_killing_the_operator_leaves_running_jobs_running(forge: Forge, operator: OperatorProcess):
+    forge.apply(forge.manifest("steady", optimization={"globalBatchSize": 8, "steps": 40}))
+    forge.wait("steady", lambda status: status.get("progress", {}).get("step", 0) >= 2)
+    operator.kill()
+    pods = {pod["metadata"]["uid"] for pod in forge.list("pods")}
+    forge.wait_until(
+        lambda: all(pod["status"]["phase"] == "Succeeded" for pod in forge.list("pods")),
+        "training goes on",
+        90,
+    )
+    assert {pod["metadata"]["uid"] for pod in forge.list("pods")} == pods
+    operator.start()
+    status = forge.wait_phase("steady", "Complete")
+    assert (status["attempt"], status["progress"]["step"]) == (1, 40)
