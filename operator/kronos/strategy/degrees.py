@@ -11,6 +11,10 @@ from math import gcd, prod
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import Degrees
 
+TENSOR_CODES = ("AttentionHeadsNotDivisible", "KeyValueHeadsNotDivisible", "FeedForwardNotDivisible")
+PIPELINE_CODES = ("FewerLayersThanStages", "TiedEmbeddings")
+BATCH_CODE = "GlobalBatchNotDivisible"
+
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
@@ -95,12 +99,14 @@ def possible_degrees(spec: TrainingJobSpec, rejections: Rejections) -> Iterator[
     """
     pins = Pins.of(spec)
     low, high = spec.accelerators.min, spec.accelerators.max
-    if high // pins.product < -(-low // pins.product):
+    if not (low <= pins.product <= high if pins.all_given else _multiples(pins.product, low, high)):
         rejections.add("WorldSizeOutOfRange", partial(_world_size_message, pins, low, high))
         return
     data_pins = (pins.data or 1) * (pins.sharded or 1)
     pipeline_pin = pins.pipeline or 1
     for tensor in _options(pins.tensor, high // (data_pins * pipeline_pin)):
+        if not _multiples(tensor * data_pins * pipeline_pin, low, high):
+            continue
         if not _tensor_parallel_fits(spec, tensor, rejections):
             continue
         for pipeline in _options(pins.pipeline, high // (data_pins * tensor)):
@@ -139,11 +145,12 @@ def _data_splits(pins: Pins, batch_ranks: int, tensor: int, pipeline: int) -> It
 
 def _tensor_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Rejections) -> bool:
     shape = spec.model
-    for code, field, size in (
-        ("AttentionHeadsNotDivisible", "attentionHeads", shape.attention_heads),
-        ("KeyValueHeadsNotDivisible", "keyValueHeads", shape.kv_heads),
-        ("FeedForwardNotDivisible", "feedForwardSize", shape.ffn_size),
-    ):
+    sizes = (
+        ("attentionHeads", shape.attention_heads),
+        ("keyValueHeads", shape.kv_heads),
+        ("feedForwardSize", shape.ffn_size),
+    )
+    for code, (field, size) in zip(TENSOR_CODES, sizes, strict=True):
         if size % degree:
             rejections.add(code, partial(_not_divided, spec, degree, field, size))
             return False
@@ -160,14 +167,14 @@ def _pipeline_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Reje
     layers = spec.model.layers
     if degree > layers:
         message = f"pipelineParallel {degree} exceeds model.layers {layers}; use at most {layers}"
-        rejections.add("FewerLayersThanStages", lambda: message)
+        rejections.add(PIPELINE_CODES[0], lambda: message)
         return False
     if degree > 1 and spec.model.tied_embeddings:
         message = (
             f"model.tiedEmbeddings keeps the embedding and the head on one stage; use pipelineParallel 1 instead of "
             f"{degree}, or set tiedEmbeddings to false"
         )
-        rejections.add("TiedEmbeddings", lambda: message)
+        rejections.add(PIPELINE_CODES[1], lambda: message)
         return False
     return True
 
@@ -175,7 +182,7 @@ def _pipeline_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Reje
 def _batch_fits(spec: TrainingJobSpec, batch_ranks: int, rejections: Rejections) -> bool:
     batch = spec.optimization.global_batch_size
     if batch % batch_ranks:
-        rejections.add("GlobalBatchNotDivisible", partial(_batch_not_divided, batch, batch_ranks))
+        rejections.add(BATCH_CODE, partial(_batch_not_divided, batch, batch_ranks))
         return False
     return True
 

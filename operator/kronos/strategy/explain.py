@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kronos.api.fabric import Accelerator
 from kronos.api.job import TrainingJobSpec
-from kronos.strategy.degrees import Rejection
+from kronos.strategy.degrees import BATCH_CODE, PIPELINE_CODES, TENSOR_CODES, Pins, Rejection
 from kronos.strategy.layout import GIB, Layout
 from kronos.strategy.memory import MemoryBreakdown
 
@@ -31,8 +31,10 @@ def memory_short(accelerator: Accelerator, layout: Layout, needed: MemoryBreakdo
     largest = max(shares, key=lambda name: shares[name])
     dominant = "" if largest == "optimizer" else f", {largest} take {_gib(shares[largest])}"
     recomputing = " with recomputed activations" if layout.activation_checkpointing else ""
+    size = layout.microbatch_sequences
+    microbatch = f"{size} sequence{'s' if size > 1 else ''} per microbatch"
     message = (
-        f"the nearest miss, {layout.degrees.summary}{recomputing} and microbatches of {layout.microbatch_sequences}, "
+        f"the nearest miss, {layout.degrees.summary}{recomputing} and {microbatch}, "
         f"needs {_gib(needed.total)} per accelerator, {_gib(needed.total - available)} more than {accelerator.model} "
         f"has; {optimizer}{dominant}"
     )
@@ -44,7 +46,8 @@ def refusal(
 ) -> str:
     """One sentence for a job without any layout that fits.
 
-    Memory is the reason wherever a split got as far as being weighed; else the most frequent reason is.
+    Memory is the reason wherever a split got as far as being weighed. Else it is what stands against a pinned degree, then
+    the batch, which is the easiest to change, then the most frequent reason.
     """
     assert rejections, "a search without candidates has rejected something"
     if nearest is not None:
@@ -52,7 +55,12 @@ def refusal(
         return f"no split of the model fits: {short.message}; {_remedy(spec, *nearest)}"
     low, high = spec.accelerators.min, spec.accelerators.max
     count = str(high) if low == high else f"{low} to {high}"
-    return f"the job can't be split over {count} accelerators: {rejections[0].message}"
+    pins = Pins.of(spec)
+    pinned = {*(TENSOR_CODES if pins.tensor else ()), *(PIPELINE_CODES if pins.pipeline else ())}
+    decisive = min(
+        rejections, key=lambda rejection: (rejection.code not in pinned, rejection.code != BATCH_CODE)
+    )
+    return f"the job can't be split over {count} accelerators: {decisive.message}"
 
 
 def _remedy(spec: TrainingJobSpec, layout: Layout, needed: MemoryBreakdown) -> str:

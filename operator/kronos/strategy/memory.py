@@ -3,8 +3,8 @@
 What the trainer does, and what follows from it:
 - Weights are fp32 masters and AdamW keeps two fp32 moments; FSDP shards all three. Gradients are fp32. That makes 16
   bytes per parameter, as in Rajbhandari et al. 2020 (ZeRO), where they are 2 + 2 + 12.
-- bf16 has no second, permanent copy of the weights: FSDP casts what it gathers; without FSDP, autocast keeps the casts
-  of all matrices for the length of a step, which counts as a buffer.
+- bf16 has no second, permanent copy of the weights: FSDP casts what it gathers. Without FSDP autocast makes the casts:
+  once per step, or where tensor parallelism splits the weights once per microbatch. They count as buffers.
 - FSDP reduces gradients in the last microbatch only, so with several microbatches gradients are whole until then. In
   a pipeline it gathers a stage's weights once per step and keeps them, too.
 - The residual stream and the norms are fp32 in either precision. Tensor parallelism splits attention heads,
@@ -48,17 +48,12 @@ class MemoryBreakdown:
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers + self.reserve
 
 
-def memory(workload: Workload, layout: Layout) -> MemoryBreakdown:
-    """What the heaviest rank of one layout needs at its peak."""
-    return MemoryModel(workload, layout.degrees, layout.stage_layers).heaviest(layout)
-
-
 class MemoryModel:
     """Memory of all layouts that have the same degrees and stages; what they share is counted once."""
 
     def __init__(self, workload: Workload, degrees: Degrees, stage_layers: tuple[int, ...]) -> None:
         self._reserve = RESERVE_BYTES + int(RESERVE_FRACTION * workload.memory_bytes)
-        self._stages = [_StageMemory(workload, degrees, stage) for stage in telling_stages(stage_layers)]
+        self._stages = [StageMemory(workload, degrees, stage) for stage in telling_stages(stage_layers)]
 
     @property
     def least(self) -> int:
@@ -69,12 +64,8 @@ class MemoryModel:
         """What the heaviest rank needs at its peak."""
         return max(self._stages, key=lambda stage: stage.peak(layout)).itemised(layout, self._reserve)
 
-    def stages(self, layout: Layout) -> tuple[MemoryBreakdown, ...]:
-        """What a rank needs at its peak, for each of `stages.telling_stages`."""
-        return tuple(stage.itemised(layout, self._reserve) for stage in self._stages)
 
-
-class _StageMemory:
+class StageMemory:
     """Bytes of one stage: per step, or where said per sequence of a microbatch."""
 
     def __init__(self, workload: Workload, degrees: Degrees, stage: Stage) -> None:
@@ -98,11 +89,18 @@ class _StageMemory:
             blocks = stage.layers if self._stages > 1 else min(2, stage.layers)
             reduced = max(whole.block, outside) * (workload.compute_bytes + FP32_BYTES)
             self._buffers += (blocks * whole.block + outside) * workload.compute_bytes + reduced
-        else:
-            if workload.half:
-                self._buffers += whole_elements * workload.compute_bytes
-            if degrees.data_parallel > 1:
-                self._buffers += min(whole_elements, max(BUCKET_ELEMENTS, whole.largest)) * FP32_BYTES
+        elif degrees.data_parallel > 1:
+            self._buffers += min(whole_elements, max(BUCKET_ELEMENTS, whole.largest)) * FP32_BYTES
+        self._casts = (0, 0)
+        """Casts of weights per microbatch in flight: without recomputing, and with, when blocks don't keep theirs."""
+        if workload.half and degrees.sharded_data_parallel == 1:
+            head = (whole.embedding if workload.shape.tied_embeddings else whole.head) if stage.last else 0
+            blocks = stage.layers * whole.block
+            if tensor > 1:
+                self._casts = ((blocks + head) * workload.compute_bytes, head * workload.compute_bytes)
+                self._buffers += whole.block * workload.compute_bytes
+            else:
+                self._buffers += (blocks + head) * workload.compute_bytes
 
         length, residual = workload.shape.sequence_length, workload.residual_bytes
         block = length * block_activation_bytes(workload, tensor)
@@ -129,11 +127,12 @@ class _StageMemory:
     def peak(self, layout: Layout) -> int:
         """Bytes without the reserve; what `itemised` adds up to, in a fraction of its time."""
         recompute = layout.activation_checkpointing
-        per_sequence = self._in_flight(layout) * (self._kept[recompute] + self._logits_kept)
+        kept = self._in_flight(layout)
+        per_sequence = kept * (self._kept[recompute] + self._logits_kept)
         per_sequence += self._working[recompute] + self._passing
         gradients = self._gradients if layout.microbatches == 1 else self._whole_gradients
         fixed = self._weights + gradients + self._optimizer + self._buffers
-        return fixed + layout.microbatch_sequences * per_sequence
+        return fixed + kept * self._casts[recompute] + layout.microbatch_sequences * per_sequence
 
     def itemised(self, layout: Layout, reserve: int) -> MemoryBreakdown:
         """What a rank of this stage needs at its peak."""
@@ -144,7 +143,11 @@ class _StageMemory:
             gradients=self._gradients if layout.microbatches == 1 else self._whole_gradients,
             optimizer=self._optimizer,
             activations=sequences * (kept * self._kept[recompute] + self._working[recompute]),
-            buffers=self._buffers + sequences * (kept * self._logits_kept + self._passing),
+            buffers=(
+                self._buffers
+                + kept * self._casts[recompute]
+                + sequences * (kept * self._logits_kept + self._passing)
+            ),
             reserve=reserve,
         )
 

@@ -1,0 +1,297 @@
+"""Which strategy is chosen, and what is said about those that aren't."""
+
+from __future__ import annotations
+
+from time import process_time
+
+import pytest
+from pydantic import ValidationError
+
+from kronos.strategy import search
+from support.searches import LLAMA_2_7B, LLAMA_3_8B, LLAMA_3_70B, SMALL, fabric, job, plan
+
+SLOW = fabric(node=1, leaf=1, spine=1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "on", "best", "bottleneck"),
+    [
+        pytest.param(job(batch=512), fabric(), "dp8", "DataVolume", id="a small model with much data"),
+        pytest.param(job(batch=512, precision="fp32"), fabric(), "dp8", "DataVolume", id="the same in fp32"),
+        pytest.param(job(high=1), fabric(), "single", "DataVolume", id="one accelerator"),
+        pytest.param(
+            job(LLAMA_2_7B, batch=8, low=8, tensor_parallel=1, pipeline_parallel=1, data_parallel=1),
+            fabric(),
+            "fsdp8",
+            "ModelSize",
+            id="the optimizer state doesn't fit and the layers may not be split",
+        ),
+        pytest.param(
+            job({**LLAMA_2_7B, "sequence_length": 8192}, batch=8, low=8),
+            fabric(),
+            "fsdp8",
+            "ModelSize",
+            id="the optimizer state doesn't fit",
+        ),
+        pytest.param(
+            job(LLAMA_3_70B, batch=64, low=64, high=64),
+            fabric(),
+            "fsdp64",
+            "ModelSize",
+            id="the same on many accelerators",
+        ),
+        pytest.param(
+            job(LLAMA_3_70B, batch=64, low=64, high=64),
+            fabric(memory=72),
+            "fsdp4·tp4·pp4",
+            "ModelSize",
+            id="layers don't fit: a hybrid of all",
+        ),
+        pytest.param(
+            job(LLAMA_2_7B, batch=64, low=8), fabric(), "dp4·tp2", "Both", id="a large model with much data"
+        ),
+        pytest.param(job(batch=1, low=4, high=4), fabric(), "pp4", "DataVolume", id="one sequence per step"),
+        pytest.param(
+            job(LLAMA_2_7B, batch=16, low=4, high=4),
+            SLOW,
+            "pp4",
+            "ModelSize",
+            id="slow links carry the least traffic",
+        ),
+        pytest.param(
+            job(objective="Efficiency"), fabric(), "single", "DataVolume", id="no speed-up is free of loss"
+        ),
+    ],
+)
+def test_choices(spec, on, best, bottleneck):
+    found = search(spec, on)
+    assert found.candidates[0].degrees.summary == best
+    assert found.bottleneck == bottleneck
+    assert found.refusal is None
+
+
+@pytest.mark.parametrize(
+    ("pins", "axes"),
+    [
+        pytest.param({"tensor_parallel": 4}, {"tensor_parallel": 4}, id="tensor"),
+        pytest.param({"pipeline_parallel": 2}, {"pipeline_parallel": 2}, id="pipeline"),
+        pytest.param(
+            {"sharded_data_parallel": 2, "data_parallel": 2},
+            {"sharded_data_parallel": 2, "data_parallel": 2},
+            id="both data axes",
+        ),
+        pytest.param(
+            {"mode": "Fixed", "tensor_parallel": 2, "pipeline_parallel": 3},
+            {
+                "tensor_parallel": 2,
+                "pipeline_parallel": 3,
+                "data_parallel": 1,
+                "sharded_data_parallel": 1,
+            },
+            id="fixed, and the rest 1",
+        ),
+    ],
+)
+def test_pinned_degrees_are_kept(pins, axes):
+    candidates = search(job(**pins), fabric()).candidates
+    assert candidates
+    for candidate in candidates:
+        assert axes.items() <= candidate.degrees.model_dump().items()
+
+
+def test_the_memory_objective_takes_the_layout_that_needs_least():
+    candidates = search(job(objective="Memory"), fabric()).candidates
+    least = min(candidate.memory.total for candidate in candidates)
+    assert candidates[0].memory.total <= 1.01 * least
+    assert candidates[0].activation_checkpointing
+
+
+def test_recomputing_only_where_it_is_needed():
+    spec = job(LLAMA_2_7B, batch=8, low=8, sharded_data_parallel=8)
+    roomy, tight = search(spec, fabric(memory=80)), search(spec, fabric(memory=32))
+    assert not roomy.candidates[0].activation_checkpointing
+    assert tight.candidates[0].activation_checkpointing
+
+
+def test_speed_up_is_less_than_linear():
+    one = search(job(high=1), fabric()).candidates[0].time.total
+    eight = search(job(low=8), fabric()).candidates[0].time.total
+    assert one / 8 < eight < one
+
+
+def test_tensor_groups_wider_than_a_node_are_slower():
+    spec = job(LLAMA_3_8B, batch=8, low=8, tensor_parallel=8)
+    inside, across = (
+        search(spec, fabric(), {"node": slots}).candidates[0].time.tensor_parallel for slots in (8, 4)
+    )
+    assert across > 2 * inside
+
+
+def test_traffic_counts_what_a_rank_sends():
+    pins = {"data_parallel": 2, "sharded_data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 2}
+    spec = job(LLAMA_3_8B, batch=64, low=16, high=16, **pins)
+    candidate = search(spec, fabric()).candidates[0]
+    tokens, hidden = 16 * 8192, 4096
+    assert candidate.stage_layers == (17, 15)
+    assert not candidate.activation_checkpointing
+    assert candidate.traffic.pipeline == 2 * tokens * hidden * 4
+    # Two bf16 sums per block forward, two fp32 backward, one for the embedding; all-reduce over 2 sends what it sums.
+    assert candidate.traffic.tensor == tokens * hidden * (17 * (2 * 2 + 2 * 4) + 2)
+    block, norms = 218_103_808, 2 * 4096
+    stage = 17 * ((block + norms) // 2 + norms // 2) + 128256 * 4096 // 2
+    # One gather in bf16 and one reduction in fp32, each half; then the replicas sum half of the gradients.
+    assert candidate.traffic.sharded_data == stage * (2 + 4) / 2
+    assert candidate.traffic.data == stage / 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("spec", "refusal"),
+    [
+        pytest.param(
+            job(resource="example.com/gpu"),
+            "the fabric default does not describe example.com/gpu; add it under spec.accelerators",
+            id="unknown accelerator",
+        ),
+        pytest.param(
+            job(tensor_parallel=5),
+            "the job can't be split over 1 to 8 accelerators: tensorParallel 5 does not divide model.attentionHeads 12; "
+            "use 1, 2, 3, 4, 6 or 12, or change model.attentionHeads",
+            id="heads",
+        ),
+        pytest.param(
+            job({**SMALL, "key_value_heads": 2}, tensor_parallel=4),
+            "the job can't be split over 1 to 8 accelerators: tensorParallel 4 does not divide model.keyValueHeads 2; "
+            "use 1 or 2, or change model.keyValueHeads",
+            id="key and value heads",
+        ),
+        pytest.param(
+            job({**SMALL, "feed_forward_size": 2050}, tensor_parallel=4),
+            "the job can't be split over 1 to 8 accelerators: tensorParallel 4 does not divide model.feedForwardSize 2050; "
+            "use 1 or 2, or change model.feedForwardSize",
+            id="feed-forward",
+        ),
+        pytest.param(
+            job(high=64, pipeline_parallel=16),
+            "the job can't be split over 1 to 64 accelerators: pipelineParallel 16 exceeds model.layers 12; "
+            "use at most 12",
+            id="layers",
+        ),
+        pytest.param(
+            job({**SMALL, "tied_embeddings": True}, pipeline_parallel=2),
+            "the job can't be split over 1 to 8 accelerators: model.tiedEmbeddings keeps the embedding and the head on "
+            "one stage; use pipelineParallel 1 instead of 2, or set tiedEmbeddings to false",
+            id="tied embeddings",
+        ),
+        pytest.param(
+            job({**SMALL, "tied_embeddings": True}, low=7, high=7),
+            "the job can't be split over 7 accelerators: dataParallel x shardedDataParallel 7 does not divide "
+            "optimization.globalBatchSize 64; use 4 or 8, or set globalBatchSize to 70",
+            id="batch",
+        ),
+        pytest.param(
+            job(batch=2, data_parallel=4),
+            "the job can't be split over 1 to 8 accelerators: dataParallel x shardedDataParallel 4 does not divide "
+            "optimization.globalBatchSize 2; use 2, or set globalBatchSize to 4",
+            id="batch smaller than the replicas",
+        ),
+        pytest.param(
+            job(high=4, tensor_parallel=2, data_parallel=4),
+            "the job can't be split over 1 to 4 accelerators: the strategy's degrees multiply to 8 ranks, more than "
+            "accelerators.max 4; lower a degree or raise max to 8",
+            id="more ranks than accelerators",
+        ),
+        pytest.param(
+            job(low=8, high=8, mode="Fixed", data_parallel=4),
+            "the job can't be split over 8 accelerators: the strategy's degrees multiply to 4 ranks, fewer than "
+            "accelerators.min 8; raise a degree or lower min to 4",
+            id="fewer ranks than accelerators",
+        ),
+        pytest.param(
+            job(low=7, high=8, tensor_parallel=3),
+            "the job can't be split over 7 to 8 accelerators: the pinned degrees multiply to 3, and no multiple of 3 lies "
+            "from accelerators.min 7 to max 8; set max to 9",
+            id="no multiple of the pins",
+        ),
+        pytest.param(
+            job(LLAMA_2_7B, high=1),
+            "no split of the model fits: the nearest miss, single with recomputed activations and 1 sequence per "
+            "microbatch, needs 122.1 GiB per accelerator, 42.1 GiB more than H100 has; the optimizer state alone takes "
+            "50.2 GiB; raise accelerators.max above 1, or use accelerators with more memory",
+            id="memory, on one accelerator",
+        ),
+        pytest.param(
+            job(LLAMA_2_7B, mode="Fixed", data_parallel=8),
+            "no split of the model fits: the nearest miss, dp8 with recomputed activations and 1 sequence per "
+            "microbatch, needs 122.6 GiB per accelerator, 42.6 GiB more than H100 has; the optimizer state alone takes "
+            "50.2 GiB; raise strategy.shardedDataParallel, or leave it out so that it is chosen",
+            id="memory, with sharding pinned to none",
+        ),
+        pytest.param(
+            job({**SMALL, "sequence_length": 2**21}, batch=1, high=1),
+            "no split of the model fits: the nearest miss, single with recomputed activations and 1 sequence per "
+            "microbatch, needs 229.5 GiB per accelerator, 149.5 GiB more than H100 has; the optimizer state alone takes "
+            "0.8 GiB, activations take 216.1 GiB; lower model.sequenceLength below 2097152, or use accelerators with "
+            "more memory",
+            id="memory, of a long sequence",
+        ),
+    ],
+)
+def test_refusals(spec, refusal):
+    found = search(spec, fabric())
+    assert found.candidates == ()
+    assert found.bottleneck is None
+    assert found.refusal == refusal
+
+
+def test_rejections_beside_candidates_come_most_frequent_first():
+    found = search(job(LLAMA_2_7B, batch=64, high=16), fabric())
+    counts = [rejection.count for rejection in found.rejections]
+    codes = {rejection.code for rejection in found.rejections}
+    assert found.candidates
+    assert counts == sorted(counts, reverse=True)
+    assert codes == {"AttentionHeadsNotDivisible", "GlobalBatchNotDivisible", "MemoryShort"}
+
+
+def test_every_world_size_is_weighed():
+    worlds = {candidate.degrees.world_size for candidate in search(job(batch=60), fabric()).candidates}
+    assert worlds == {1, 2, 3, 4, 5, 6, 7, 8}
+
+
+def test_a_candidate_becomes_a_plan_and_survives_the_wire():
+    spec = job(LLAMA_3_8B, batch=64, low=16, high=16)
+    document = plan(spec, search(spec, fabric()).candidates[0])
+    assert type(document).model_validate_json(document.model_dump_json(by_alias=True)) == document
+
+
+def test_a_wrong_level_is_an_error():
+    with pytest.raises(ValueError, match="no level rack"):
+        search(job(), fabric(), {"rack": 4})
+
+
+def test_results_are_immutable():
+    candidate = search(job(), fabric()).candidates[0]
+    with pytest.raises(ValidationError):
+        candidate.degrees.data_parallel = 2
+    with pytest.raises(AttributeError):
+        candidate.schedule = "GPipe"
+
+
+@pytest.mark.parametrize(
+    ("spec", "seconds"),
+    [
+        pytest.param(job(high=16), 0.02, id="small on 16"),
+        pytest.param(job(LLAMA_2_7B, batch=512, high=64), 0.1, id="7B on 64"),
+        pytest.param(
+            job(LLAMA_3_70B, batch=5040, high=1024), 2.0, id="70B on 1024, a batch with many divisors"
+        ),
+    ],
+)
+def test_the_search_is_fast(spec, seconds):
+    """Bounds are twice what one core of 2020 takes; the best of three, since other work shares the machine."""
+
+    def once() -> float:
+        began = process_time()
+        search(spec, fabric())
+        return process_time() - began
+
+    assert min(once() for _ in range(3)) < seconds
