@@ -281,7 +281,7 @@ def test_usable_nodes(fields, request_, fits):
             {"a": {"cpu": 6000}},
             gang(dp=8, per_rank={"cpu": 2000}),
             "InsufficientCapacity",
-            f"needs 8 free {SLOT} slots; the cluster has 5 free of 8; waits for cpu for 3 more ranks",
+            f"needs 8 free {SLOT} slots; the cluster has room for 5 of them; waits for cpu for 3 more ranks",
             True,
             "cpu for 3 more ranks",
             id="cpu runs short",
@@ -291,7 +291,7 @@ def test_usable_nodes(fields, request_, fits):
             {"a": {"pods": 1}},
             gang(dp=4),
             "InsufficientCapacity",
-            f"needs 4 free {SLOT} slots; the cluster has 0 free of 4; waits for pods for 4 more ranks",
+            f"needs 4 free {SLOT} slots; the cluster has room for 0 of them; waits for pods for 4 more ranks",
             True,
             "pods for 4 more ranks",
             id="no more pods on the node",
@@ -325,7 +325,7 @@ def test_usable_nodes(fields, request_, fits):
             {},
             gang(dp=2),
             "NoUsableNode",
-            f"needs 2 free {SLOT} slots; no node with them is usable; 3 nodes are left out: 2 are not ready, "
+            f"needs 2 free {SLOT} slots; no node with them is usable; 3 nodes are left out: 2 not ready, "
             "1 for other reasons",
             False,
             f"nodes with 2 more {SLOT} slots",
@@ -337,7 +337,7 @@ def test_usable_nodes(fields, request_, fits):
             gang(dp=8),
             "ExceedsCapacity",
             f"needs 8 free {SLOT} slots; the usable nodes have 4 in all; 1 node is left out: "
-            "it has the taint team=x:NoSchedule",
+            "with the taint team=x:NoSchedule",
             False,
             f"nodes with 4 more {SLOT} slots",
             id="a taint takes the rest",

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kronos.placement import GangRequest, Node, NoFit, Placement, Topology, Usage, place, reserve, why_not
+from kronos.placement import (
+    GangRequest,
+    Node,
+    NoFit,
+    Placement,
+    Topology,
+    Usage,
+    packing,
+    place,
+    reserve,
+    why_not,
+)
 from support.gangs import (
     SLOT,
     Truth,
@@ -36,7 +49,7 @@ def truth_of(nodes: list[Node], usage: Usage) -> Truth:
 
 
 @given(cases())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_agrees_with_exhaustive_search(case):
     nodes, usage, request = case
     outcome = place(Topology.build(nodes, FABRIC), usage, request)
@@ -123,3 +136,30 @@ def test_nothing_is_promised_twice(shapes, gangs):
     for item in nodes:
         for resource, amount in usage.get(item.name, {}).items():
             assert amount <= item.allocatable[resource]
+
+
+@given(cases())
+@settings(deadline=None)
+def test_choices_without_search_are_valid_too(case):
+    nodes, usage, request = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "EXACT_WORK", 0)
+        outcome = place(Topology.build(nodes, FABRIC), usage, request)
+    truth = truth_of(nodes, usage)
+    assert isinstance(outcome, Placement) == (truth.best(request) is not None)
+    if isinstance(outcome, Placement):
+        check_placement(truth, request, outcome)
+
+
+@given(small_clusters(most_nodes=7, labelled=True), st.integers(1, 12))
+@settings(deadline=None)
+def test_the_tightest_of_the_smallest_sets(nodes, ranks):
+    outcome = place(Topology.build(nodes, FABRIC), {}, gang(dp=ranks))
+    if isinstance(outcome, Placement):
+        truth = truth_of(nodes, {})
+        chosen = {member.node for member in outcome.members}
+        free = sum(truth.free[name] for name in chosen)
+        for others in combinations(nodes, len(chosen)):
+            room = sum(truth.free[item.name] for item in others)
+            if room >= ranks and truth.counts(others) == tuple(outcome.domains.values()):
+                assert free <= room

@@ -53,19 +53,19 @@ def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
 def why_unusable(node: Node, selector: Mapping[str, str], tolerations: Iterable[Toleration]) -> str | None:
     """Why pods with this selector and these tolerations can't go to the node, or None when they can.
 
-    The answer completes a sentence that begins with "the node". Taints that merely ask to be avoided
+    The answer describes the node, such as "not ready". Taints that merely ask to be avoided
     (PreferNoSchedule) don't count.
     """
     if not node.ready:
-        return "is not ready"
+        return "not ready"
     if not node.schedulable:
-        return "is cordoned"
+        return "cordoned"
     for key, value in sorted(selector.items()):
         if node.labels.get(key) != value:
-            return f"lacks the label {key}={value}"
+            return f"without the label {key}={value}"
     for taint in node.taints:
         if taint.effect in _KEEPS_PODS_AWAY and not tolerates(tolerations, taint):
-            return f"has the taint {taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
+            return f"with the taint {taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
     return None
 
 

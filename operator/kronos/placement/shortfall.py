@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kronos.placement.answer import NoFit
-from kronos.placement.nodes import PODS, why_unusable
+from kronos.placement.nodes import PODS, natural_key, why_unusable
 from kronos.placement.request import GangRequest
 from kronos.placement.room import NOW, Assuming, Room
 from kronos.placement.scope import Scope
@@ -114,7 +114,7 @@ class _Case:
         )
 
     def _left_out(self, positions: Sequence[int]) -> str:
-        """Which nodes with accelerators don't count, in words; empty when that changes nothing."""
+        """Which nodes with accelerators don't count, in words; empty when there are none."""
         if not positions:
             return ""
         whys = Counter(
@@ -123,16 +123,14 @@ class _Case:
         )
         why, times = min(whys.items(), key=lambda item: (-item[1], str(item[0])))
         if len(positions) == 1:
-            return f"; 1 node is left out: it {why}"
-        if times > 1:
-            why = str(why).replace("is ", "are ", 1).replace("has ", "have ", 1).replace("lacks ", "lack ", 1)
+            return f"; 1 node is left out: {why}"
         others = len(positions) - times
         tail = f", {others} for other reasons" if others else ""
         return f"; {len(positions)} nodes are left out: {times} {why}{tail}"
 
     def avoided(self) -> NoFit:
         """The gang would fit now if no node were avoided."""
-        names = sorted(self.request.avoid_nodes)
+        names = sorted(self.request.avoid_nodes, key=natural_key)
         return NoFit(
             reason="NodesAvoided",
             message=f"needs {self._asks}; they are only there with {', '.join(names)}, avoided after a failure",
@@ -148,12 +146,13 @@ class _Case:
         more = (
             f"{missing} more free {self.request.resource} {'slot' if missing == 1 else 'slots'}{self._where}"
         )
-        short = self._short_of(NOW)
-        if short:
-            more = f"{short} for {missing} more {'rank' if missing == 1 else 'ranks'}{self._where}"
-        place = f"the best {self.request.required}" if self.request.required else "the cluster"
         whole = " in whole groups" if self._limits_groups else ""
         has = f"has {free[best]} free of {empty[best]}{whole}"
+        short = self._short_of(NOW)
+        if short:
+            has = f"has room for {free[best]} of them"
+            more = f"{short} for {missing} more {'rank' if missing == 1 else 'ranks'}{self._where}"
+        place = f"the best {self.request.required}" if self.request.required else "the cluster"
         return NoFit(
             reason="InsufficientCapacity",
             message=f"needs {self._asks}; {place} {has}; waits for {more}",
