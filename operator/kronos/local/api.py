@@ -21,6 +21,7 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 WATCH_SECONDS = 3000
 RETRY_SECONDS = 0.5
+REQUEST_SECONDS = 30.0
 
 
 class ApiError(Exception):
@@ -63,7 +64,6 @@ class ApiClient:
         *,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
-        timeout: float = 30.0,
     ) -> Object:
         """Make one request and return the object that the server answers with."""
         assert self.session is not None
@@ -73,12 +73,12 @@ class ApiClient:
             params=query,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": content_type, "Accept": "application/json"},
-            timeout=aiohttp.ClientTimeout(total=timeout),
+            timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
         ) as response:
             text = await response.text()
             answer: Object = json.loads(text) if text.startswith("{") else {"message": text}
             if response.status >= 400:
-                raise ApiError(response.status, answer.get("message", response.reason))
+                raise ApiError(response.status, str(answer.get("message", response.reason)))
             return answer
 
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Object]:

@@ -119,7 +119,9 @@ class LocalCluster:
                 raise ClusterError(said["error"])
             if said.get("ready"):
                 return
-        raise ClusterError(f"the cluster's supervisor ended; the end of its log:\n{last_lines(self.log_file)}")
+        raise ClusterError(
+            f"the cluster's supervisor ended; the end of its log:\n{last_lines(self.log_file)}"
+        )
 
     def stop(self) -> None:
         """Stop everything; a cluster that does not run is no error."""
@@ -178,5 +180,9 @@ class LocalCluster:
 def import_path() -> list[str]:
     """Where the supervisor must look for modules: here first, then wherever PYTHONPATH says."""
     here = str(Path(__file__).parents[2])
-    inherited = [os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    inherited = [
+        str(Path(folder).absolute())
+        for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if folder
+    ]
     return [here, *(folder for folder in inherited if folder != here)]

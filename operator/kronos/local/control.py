@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -14,6 +15,7 @@ from typing import Any
 from kronos.local.topology import LocalNode
 
 COMMAND_SECONDS = 60.0
+LOCK_FILE = "lock"
 LONGEST_SOCKET_PATH = 100
 
 
@@ -90,6 +92,12 @@ def _connection(state: Path) -> Iterator[socket.socket]:
         finally:
             os.close(folder)
         yield connection
+
+
+def wait_until_gone(state: Path) -> None:
+    """Wait until the supervisor in a folder has ended, which it does after everything it started."""
+    with (state / LOCK_FILE).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def ask(state: Path, command: str, **arguments: str) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class ControlPlane:
         """Stop everything, in the reverse order so that nobody waits for a server that is gone."""
         for name in reversed(list(self.processes)):
             process = self.processes.pop(name)
-            if name == "etcd" or name == "kube-apiserver":
+            if name in ("etcd", "kube-apiserver"):
                 # Their state is thrown away: waiting for open watches to drain would gain nothing.
                 process.kill()
                 await process.wait()

@@ -108,7 +108,9 @@ def run(
 ) -> None:
     """Run a command to its end under a guard, calling ``tick`` now and then; raise with its last words."""
     with log.open("wb") as output:
-        process = spawn(argv, env=env, cwd=str(cwd), stdout=output.fileno(), stderr=output.fileno(), report=True)
+        process = spawn(
+            argv, env=env, cwd=str(cwd), stdout=output.fileno(), stderr=output.fileno(), report=True
+        )
     began = time.monotonic()
     try:
         while True:
@@ -135,7 +137,9 @@ def build(cache: Path, target: Path, progress: Callable[[str], None]) -> None:
     env = build_environment(os.environ)
     cores = len(os.sched_getaffinity(0))
     for item in TARGETS:
-        label = f"building {item.command} {KUBERNETES_VERSION if item.module == 'kubernetes' else ETCD_VERSION}"
+        label = (
+            f"building {item.command} {KUBERNETES_VERSION if item.module == 'kubernetes' else ETCD_VERSION}"
+        )
         expectation = f"{estimate(item.seconds, cores)} on {cores} cores unless cached"
         progress(f"{label}: {expectation}")
 
@@ -143,6 +147,14 @@ def build(cache: Path, target: Path, progress: Callable[[str], None]) -> None:
             progress(f"{label}: {expectation}; {elapsed(seconds)} so far")
 
         flags = linker_flags(KUBERNETES_VERSION) if item.module == "kubernetes" else "-s -w"
-        argv = [str(go), "build", "-trimpath", f"-ldflags={flags}", "-o", str(target / item.command), item.package]
+        argv = [
+            str(go),
+            "build",
+            "-trimpath",
+            f"-ldflags={flags}",
+            "-o",
+            str(target / item.command),
+            item.package,
+        ]
         run(argv, MODULES / item.module, env, log, tick, f"{label} failed")
     log.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 from kronos.local import slots
 from kronos.local.api import ApiClient, ApiError
-from kronos.local.control import Settings, socket_address
+from kronos.local.control import LOCK_FILE, Settings, socket_address
 from kronos.local.controlplane import ControlPlane
 from kronos.local.node.agent import NodeAgent, is_ready
 from kronos.local.node.context import NodeContext
@@ -34,7 +34,6 @@ from kronos.local.node.isolation import (
 )
 from kronos.local.node.names import Names
 from kronos.local.processes import GuardedProcess, spawn
-from kronos.local.topology import LocalNode
 from kronos.local.versions import Platform
 
 log = logging.getLogger(__name__)
@@ -65,6 +64,7 @@ class Host:
         self.ready = False
         self.plane: ControlPlane | None = None
         self.server: asyncio.Server | None = None
+        self.admin: ApiClient | None = None
 
     # Living.
 
@@ -121,12 +121,11 @@ class Host:
         await self.plane.start()
         say(progress=f"starting {len(self.nodes)} nodes")
         self.context = self._node_context(self.plane)
-        admin = ApiClient(self.plane.server, self.plane.authority.certificate, self.plane.admin)
-        self.admin = await admin.__aenter__()
-        # Any node may read Services; the first one's identity is as good as any.
+        self.admin = ApiClient(self.plane.server, self.plane.authority.certificate, self.plane.admin)
+        await self.admin.__aenter__()
         self.tasks.append(asyncio.create_task(self.context.names.follow_services(self.admin)))
         await asyncio.gather(*(self._start_node(name) for name in self.nodes))
-        await self._wait_usable()
+        await self._wait_usable(self.admin)
         for process in self.settings.processes:
             task = self._keep_running(process.name, process.argv, process.env)
             self.extra[process.name] = asyncio.create_task(task)
@@ -150,12 +149,12 @@ class Host:
             architecture=platform.architecture,
         )
 
-    async def _wait_usable(self) -> None:
+    async def _wait_usable(self, admin: ApiClient) -> None:
         """Wait until pods can be created and every node takes them."""
         while True:
             try:
-                await self.admin.request("GET", "/api/v1/namespaces/default/serviceaccounts/default")
-                items = (await self.admin.request("GET", "/api/v1/nodes"))["items"]
+                await admin.request("GET", "/api/v1/namespaces/default/serviceaccounts/default")
+                items = (await admin.request("GET", "/api/v1/nodes"))["items"]
                 untainted = [item for item in items if is_ready(item) and not has_lifecycle_taint(item)]
                 if len(untainted) == len(self.nodes):
                     return
@@ -172,7 +171,7 @@ class Host:
         # Cancelling a supervised process stops it, which may take a moment.
         await asyncio.gather(*self.extra.values(), *self.tasks, return_exceptions=True)
         await asyncio.gather(*(agent.kill() for agent in self.agents.values()), return_exceptions=True)
-        if hasattr(self, "admin"):
+        if self.admin is not None:
             await self.admin.__aexit__()
         if self.plane is not None:
             await self.plane.stop()
@@ -206,7 +205,13 @@ class Host:
                 process: GuardedProcess | None = None
                 began = asyncio.get_running_loop().time()
                 try:
-                    process = spawn(argv, env=variables, cwd=os.getcwd(), stdout=output.fileno(), stderr=output.fileno())
+                    process = spawn(
+                        argv,
+                        env=variables,
+                        cwd=str(Path.cwd()),
+                        stdout=output.fileno(),
+                        stderr=output.fileno(),
+                    )
                     await process.wait()
                 except asyncio.CancelledError:
                     if process is not None:
@@ -239,7 +244,12 @@ class Host:
         match request:
             case {"command": "status"}:
                 nodes = {name: name in self.agents for name in self.nodes}
-                return {"ready": self.ready, "nodes": nodes, "pid": os.getpid(), "processes": list(self.extra)}
+                return {
+                    "ready": self.ready,
+                    "nodes": nodes,
+                    "pid": os.getpid(),
+                    "processes": list(self.extra),
+                }
             case {"command": "stop"}:
                 self.stopping.set()
             case {"command": "detach"}:
@@ -278,7 +288,7 @@ def pod_environment(environ: Mapping[str, str], api_port: int) -> dict[str, str]
     passed = {name: environ[name] for name in PASSED_ON if name in environ}
     if "PYTHONPATH" in passed:
         folders = passed["PYTHONPATH"].split(os.pathsep)
-        passed["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in folders if folder)
+        passed["PYTHONPATH"] = os.pathsep.join(str(Path(folder).absolute()) for folder in folders if folder)
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LANG": "C.UTF-8",
@@ -307,7 +317,7 @@ def choose_isolator(choice: str, folder: Path, names: Names) -> Isolator:
 @contextlib.contextmanager
 def only_one(folder: Path) -> Iterator[None]:
     """Make sure that no other supervisor uses the state folder."""
-    with (folder / "lock").open("w") as file:
+    with (folder / LOCK_FILE).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

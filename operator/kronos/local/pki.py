@@ -111,7 +111,7 @@ def write_private(path: Path, key: ec.EllipticCurvePrivateKey) -> Path:
     content = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    with open(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)
     return path
 
@@ -144,6 +144,6 @@ def write_kubeconfig(path: Path, server: str, authority: Path, user: str, pair: 
         "contexts": [{"name": "kronos-local", "context": {"cluster": "kronos-local", "user": user}}],
         "current-context": "kronos-local",
     }
-    with open(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as stream:
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as stream:
         yaml.safe_dump(content, stream)
     return path

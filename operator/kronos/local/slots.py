@@ -125,4 +125,6 @@ def claim_first(folder: Path, numbers: Sequence[int]) -> Slot:
             os.close(descriptor)
             continue
         return Slot(number, descriptor)
-    raise NoSlotError("too many local clusters run on this machine; stop one with `python -m kronos.local down`")
+    raise NoSlotError(
+        "too many local clusters run on this machine; stop one with `python -m kronos.local down`"
+    )

@@ -66,7 +66,9 @@ def verify(name: str, content: bytes, expected: str) -> None:
     """Refuse content whose SHA-256 is not the expected hexadecimal one."""
     actual = hashlib.sha256(content).hexdigest()
     if actual != expected.strip().lower():
-        raise ChecksumError(f"{name} has SHA-256 {actual} but {expected.strip()} is published; try again later")
+        raise ChecksumError(
+            f"{name} has SHA-256 {actual} but {expected.strip()} is published; try again later"
+        )
 
 
 def checksum_of(name: str, sums: str) -> str:

@@ -8,14 +8,13 @@ import logging
 import platform
 import shutil
 import uuid
-from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from kronos.local.api import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient, ApiError, follow
+from kronos.local.api import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient, ApiError, Object, follow
 from kronos.local.node import quantity
 from kronos.local.node.context import NODE_ADDRESS, NodeContext, micro_now, now
 from kronos.local.node.logs import ContainerLog
@@ -28,7 +27,6 @@ from kronos.local.versions import KUBERNETES_VERSION
 
 log = logging.getLogger(__name__)
 
-Object = Mapping[str, Any]
 TERMINAL = ("Succeeded", "Failed")
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 API_TROUBLE = (ApiError, aiohttp.ClientError, TimeoutError, OSError)
@@ -41,10 +39,11 @@ class NodeAgent:
         """Prepare an agent; ``start`` brings the node up."""
         self.node = node
         self.context = context
-        self.pair = pair
         self.folder = context.folder / node.name
         self.capacity = node.all_capacity()
         self.boot_id = str(uuid.uuid4())
+        self.client = ApiClient(context.server, context.authority, pair)
+        self.server = NodeServer(self, context.authority, pair)
         self.workers: dict[str, PodWorker] = {}
         self.pods: dict[str, Object] = {}
         self.tasks: list[asyncio.Task[None]] = []
@@ -52,8 +51,7 @@ class NodeAgent:
 
     async def start(self) -> None:
         """Register the node and begin to run its pods."""
-        self.client = await ApiClient(self.context.server, self.context.authority, self.pair).__aenter__()
-        self.server = NodeServer(self, self.context.authority, self.pair)
+        await self.client.__aenter__()
         await self.server.start()
         await self._register()
         query = {"fieldSelector": f"spec.nodeName={self.node.name}"}
@@ -234,10 +232,12 @@ class NodeAgent:
         self, namespace: str, pod: str, container: str, previous: bool
     ) -> tuple[Path, ContainerLog | None]:
         """The file of a container's log, and its writer while it still runs."""
-        for uid, known in self.pods.items():
-            if known["metadata"]["namespace"] == namespace and known["metadata"]["name"] == pod:
-                break
-        else:
+        metadata = (known["metadata"] for known in self.pods.values())
+        wanted_names = (namespace, pod)
+        uid = next(
+            (item["uid"] for item in metadata if (item["namespace"], item["name"]) == wanted_names), None
+        )
+        if uid is None:
             raise LogNotFoundError(f'pod "{pod}" does not exist on node {self.node.name}')
         folder = self._pod_folder(uid) / "logs" / container
         runs = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))

@@ -94,10 +94,11 @@ class ContainerRun:
         last = self.reports[-1] if self.reports else {"event": "killed"}
         if last["event"] == "failed":
             return Exit(START_ERROR, 0, "StartError", last["message"])
-        code, number = KILLED, int(signal.SIGKILL)
-        if last["event"] == "exited":
-            code, number = last["code"], last["signal"]
-        return Exit(code, number, "Completed" if code == 0 else "Error", self._message(message_file, policy, code))
+        ended = last if last["event"] == "exited" else {"code": KILLED, "signal": int(signal.SIGKILL)}
+        code, number = int(ended["code"]), int(ended["signal"])
+        return Exit(
+            code, number, "Completed" if code == 0 else "Error", self._message(message_file, policy, code)
+        )
 
     def _message(self, message_file: Path, policy: str, code: int) -> str:
         with message_file.open("rb") as file:

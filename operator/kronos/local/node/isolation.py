@@ -114,7 +114,7 @@ def replace_paths(text: str, paths: Mapping[str, str]) -> str:
     """Replace mount paths, longest first, where they stand as whole path components."""
     for target in sorted(paths, key=len, reverse=True):
         pattern = rf"(?<![\w./-]){re.escape(target.rstrip('/'))}(?=$|[^\w.-])"
-        text = re.sub(pattern, lambda _, source=paths[target]: source, text)
+        text = re.sub(pattern, paths[target].replace("\\", r"\\"), text)
     return text
 
 

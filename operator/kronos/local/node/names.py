@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from kronos.local.api import ApiClient, Object, follow
@@ -65,7 +66,9 @@ class Names:
     def lookup(self, namespace: str) -> dict[str, str]:
         """Every name that can be looked up in a namespace, with the first address it has."""
         found: dict[str, str] = {}
-        for name, address in addresses(namespace, self.services.values(), list(self.peers.values())):
+        # Whoever replaces names before a program starts cannot wait until its peers are ready, too.
+        services = [replace(service, publish_not_ready=True) for service in self.services.values()]
+        for name, address in addresses(namespace, services, list(self.peers.values())):
             found.setdefault(name, address)
         return found
 
@@ -87,9 +90,7 @@ class Names:
             self.changed.notify_all()
 
     def _rewrite(self, uid: str) -> None:
-        text = hosts_text(
-            self.peers[uid], self.services.values(), list(self.peers.values()), self.host_lines
-        )
+        text = hosts_text(self.peers[uid], self.services.values(), list(self.peers.values()), self.host_lines)
         with contextlib.suppress(FileNotFoundError):
             rewrite_in_place(self.files[uid], text)
 

@@ -8,6 +8,7 @@ import logging
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ class PodWorker:
         self.pod = pod
         if pod["metadata"].get("deletionTimestamp"):
             self._stop(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+            self.dirty.set()
 
     def removed(self) -> None:
         """The pod's object is gone: end its processes, and tell nobody."""
@@ -294,7 +296,9 @@ class PodWorker:
         namespace = self.pod["metadata"]["namespace"]
         for kind, name in sorted(wanted):
             try:
-                found = await self.client.request("GET", f"/api/v1/namespaces/{namespace}/{plurals[kind]}/{name}")
+                found = await self.client.request(
+                    "GET", f"/api/v1/namespaces/{namespace}/{plurals[kind]}/{name}"
+                )
                 self.sources.data[kind, name] = environment.entries(kind, found)
             except ApiError as error:
                 # The node authorizer answers 403 for what does not exist or is not yet known to be used.
@@ -374,19 +378,17 @@ class PodWorker:
             self.dirty.clear()
             wanted = self._status()
             if wanted != self.written and not self.gone:
-                patch = {"metadata": {"uid": self.uid}, "status": wanted}
-                await self._insist(
-                    lambda patch=patch: self.client.request(
-                        "PATCH", self.path + "/status", patch, content_type=STRATEGIC_MERGE_PATCH
-                    )
-                )
+                await self._insist(partial(self._patch_status, wanted))
                 self.written = wanted
-            if self.finished and self.pod["metadata"].get("deletionTimestamp"):
+            # What came about during the write is written first: the last status counts for controllers.
+            ended = self.finished and not self.dirty.is_set()
+            if ended and self.pod["metadata"].get("deletionTimestamp"):
                 await self._insist(self._delete_object)
                 return
-            if self.finished and not self.stopping.is_set():
-                await self.stopping.wait()
-                self.dirty.set()
+
+    async def _patch_status(self, wanted: Object) -> None:
+        patch = {"metadata": {"uid": self.uid}, "status": wanted}
+        await self.client.request("PATCH", self.path + "/status", patch, content_type=STRATEGIC_MERGE_PATCH)
 
     async def _delete_object(self) -> None:
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}

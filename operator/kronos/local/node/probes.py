@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import subprocess
 from collections.abc import Callable, Mapping
@@ -56,7 +57,10 @@ async def _http(action: Object, container: Object, address: str) -> bool:
     insecure = ssl.create_default_context()
     insecure.check_hostname, insecure.verify_mode = False, ssl.CERT_NONE
     url = f"{scheme}://{host}:{port}{action.get('path') or '/'}"
-    async with aiohttp.ClientSession() as session, session.get(url, headers=headers, ssl=insecure) as response:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url, headers=headers, ssl=insecure) as response,
+    ):
         return 200 <= response.status < 400
 
 
@@ -78,7 +82,7 @@ async def _exec(launch: Launch) -> bool:
         report=True,
     )
     assert process.report is not None
-    with open(process.report) as reports:
+    with os.fdopen(process.report) as reports:
         try:
             await process.wait()
         except BaseException:

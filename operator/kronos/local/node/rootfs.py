@@ -41,7 +41,7 @@ def plan(mounts: Sequence[Mount]) -> list[Step]:
     steps: list[Step] = []
     for parent in sorted(parents, key=lambda path: (path.count("/"), path)):
         if parent != "/":
-            steps.append(["tmpfs", parent, f"{stat.S_IMODE(os.stat(parent).st_mode):o}"])
+            steps.append(["tmpfs", parent, f"{stat.S_IMODE(Path(parent).stat().st_mode):o}"])
         steps += expand(parent)
     return steps + binds
 
@@ -57,7 +57,7 @@ def expand(folder: str) -> list[Step]:
                 # Names in it often hold process ids, which repeat from one PID namespace to another.
                 steps.append(["tmpfs", entry.path, "1777"])
             elif entry.is_symlink():
-                steps.append(["symlink", entry.path, os.readlink(entry.path)])
+                steps.append(["symlink", entry.path, str(Path(entry.path).readlink())])
             else:
                 steps.append(["host", entry.path])
     return steps
@@ -65,10 +65,7 @@ def expand(folder: str) -> list[Step]:
 
 def nearest_folder(path: str) -> str:
     """The closest folder above a path that exists."""
-    parent = os.path.dirname(path)
-    while not os.path.isdir(parent):
-        parent = os.path.dirname(parent)
-    return parent
+    return next(str(parent) for parent in Path(path).parents if parent.is_dir())
 
 
 def is_below(path: str, folder: str) -> bool:

@@ -17,7 +17,7 @@ class ContainerRecord:
 
     name: str
     image: str
-    state: dict[str, Any] = field(default_factory=lambda: {"waiting": {"reason": "PodInitializing"}})
+    state: dict[str, Any] = field(default_factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
     last_state: dict[str, Any] = field(default_factory=dict)
     restarts: int = 0
     ready: bool = False
@@ -36,7 +36,9 @@ class ContainerRecord:
         if "terminated" in state:
             record.state = {"terminated": state["terminated"]}
         elif "running" in state:
-            record.terminated(137, 0, "ContainerStatusUnknown", LOST_MESSAGE, state["running"]["startedAt"], now)
+            record.terminated(
+                137, 0, "ContainerStatusUnknown", LOST_MESSAGE, state["running"]["startedAt"], now
+            )
         elif record.container_id:
             record.restarts += 1
         return record
@@ -110,13 +112,17 @@ def restarts(policy: str, code: int) -> bool:
     return policy == "Always" or (policy == "OnFailure" and code != 0)
 
 
-def phase(policy: str, init: Sequence[ContainerRecord], main: Sequence[ContainerRecord], stopped: bool) -> str:
+def phase(
+    policy: str, init: Sequence[ContainerRecord], main: Sequence[ContainerRecord], stopped: bool
+) -> str:
     """The phase of a pod; ``stopped`` means that nothing will be started any more."""
     if stopped and not any(record.running for record in (*init, *main)):
         codes = [record.exit_code for record in main]
         return "Succeeded" if codes and all(code == 0 for code in codes) else "Failed"
     for record in init:
-        if record.exit_code is None or restarts("OnFailure" if policy == "Always" else policy, record.exit_code):
+        if record.exit_code is None or restarts(
+            "OnFailure" if policy == "Always" else policy, record.exit_code
+        ):
             return "Pending"
         if record.exit_code != 0:
             return "Failed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -41,12 +40,10 @@ async def _prepare(pod: Object, volume: Object, folder: Path, sources: Sources, 
     if host_path := volume.get("hostPath"):
         return _host_path(Path(host_path["path"]), host_path.get("type") or "")
     if "emptyDir" in volume:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o777)
-        return folder
+        return _empty(folder)
     if "projected" in volume:
         projected = volume["projected"]
-        files = {}
+        files: dict[str, tuple[bytes, int | None]] = {}
         for source in projected.get("sources") or ():
             files |= await _files(pod, source, sources, token)
         _write(folder, files, projected.get("defaultMode"))
@@ -54,12 +51,16 @@ async def _prepare(pod: Object, volume: Object, folder: Path, sources: Sources, 
     kind = next((key for key in volume if key in ALWAYS_READ_ONLY), None)
     if kind is None:
         unknown = next((key for key in volume if key != "name"), "unknown")
-        raise ConfigError(f"volume {volume['name']}: local nodes do not support {unknown}; use a hostPath volume")
+        raise ConfigError(
+            f"volume {volume['name']}: local nodes do not support {unknown}; use a hostPath volume"
+        )
     _write(folder, await _files(pod, volume, sources, token), volume[kind].get("defaultMode"))
     return folder
 
 
-async def _files(pod: Object, source: Object, sources: Sources, token: Token) -> dict[str, tuple[bytes, int | None]]:
+async def _files(
+    pod: Object, source: Object, sources: Sources, token: Token
+) -> dict[str, tuple[bytes, int | None]]:
     """The relative paths of one source, each with content and mode."""
     for key, kind in (("configMap", "ConfigMap"), ("secret", "Secret")):
         if wanted := source.get(key):
@@ -76,9 +77,7 @@ async def _files(pod: Object, source: Object, sources: Sources, token: Token) ->
     raise ConfigError(f"local nodes do not know the volume source {next(iter(source), 'nothing')}")
 
 
-def _selected(
-    found: Mapping[str, bytes], wanted: Object, label: str
-) -> dict[str, tuple[bytes, int | None]]:
+def _selected(found: Mapping[str, bytes], wanted: Object, label: str) -> dict[str, tuple[bytes, int | None]]:
     items = wanted.get("items")
     if not items:
         return {key: (content, None) for key, content in found.items()}
@@ -95,6 +94,12 @@ def _downward(pod: Object, item: Object, sources: Sources) -> str:
     containers = pod["spec"]["containers"]
     container = next(each for each in containers if each["name"] == reference["containerName"])
     return resource_value(pod, container, reference, sources)
+
+
+def _empty(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o777)
+    return folder
 
 
 def _write(folder: Path, files: Mapping[str, tuple[bytes, int | None]], default_mode: int | None) -> None:
@@ -123,7 +128,9 @@ def _host_path(path: Path, kind: str) -> Path:
     return path
 
 
-def mounts(container: Object, pod: Object, volumes: Mapping[str, Path], env: Mapping[str, str]) -> list[Mount]:
+def mounts(
+    container: Object, pod: Object, volumes: Mapping[str, Path], env: Mapping[str, str]
+) -> list[Mount]:
     """Where a container sees which volumes."""
     kinds = {volume["name"]: set(volume) for volume in pod["spec"].get("volumes") or ()}
     result = []
@@ -131,7 +138,7 @@ def mounts(container: Object, pod: Object, volumes: Mapping[str, Path], env: Map
         source = volumes[mount["name"]]
         sub_path = mount.get("subPath") or expand(mount.get("subPathExpr") or "", env)
         if sub_path:
-            if os.path.isabs(sub_path) or ".." in Path(sub_path).parts:
+            if Path(sub_path).is_absolute() or ".." in Path(sub_path).parts:
                 raise ConfigError(f"subPath {sub_path} must be relative and stay inside the volume")
             source = source / sub_path
             if not source.exists():
