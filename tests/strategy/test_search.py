@@ -279,15 +279,15 @@ def test_results_are_immutable():
 @pytest.mark.parametrize(
     ("spec", "seconds"),
     [
-        pytest.param(job(high=16), 0.02, id="small on 16"),
-        pytest.param(job(LLAMA_2_7B, batch=512, high=64), 0.1, id="7B on 64"),
+        pytest.param(job(high=16), 0.06, id="small on 16"),
+        pytest.param(job(LLAMA_2_7B, batch=512, high=64), 0.25, id="7B on 64"),
         pytest.param(
-            job(LLAMA_3_70B, batch=5040, high=1024), 2.0, id="70B on 1024, a batch with many divisors"
+            job(LLAMA_3_70B, batch=5040, high=1024), 2.5, id="70B on 1024, a batch with many divisors"
         ),
     ],
 )
 def test_the_search_is_fast(spec, seconds):
-    """Bounds are twice what one core of 2020 takes; the best of three, since other work shares the machine."""
+    """Bounds are five times what an idle core takes; the best of three, since other work shares the machine."""
 
     def once() -> float:
         began = process_time()

@@ -121,18 +121,19 @@ class _Weighing:
     ) -> tuple[list[Weighed], list[Weighed]]:
         """Layouts that fit and layouts that don't: every microbatch size that divides a rank's part of the batch.
 
-        Larger microbatches never need less memory, except that a single one lets FSDP keep gradients sharded: after the
-        first that doesn't fit only that one is left. Recomputing is never faster, so where memory isn't the objective
-        it is weighed only for microbatches that don't fit without.
+        As long as they fill the pipeline, larger microbatches never need less memory, except that a single one lets FSDP
+        keep gradients sharded: after the first that doesn't fit, those between are skipped. Recomputing is never
+        faster, so where memory isn't the objective it is weighed only for microbatches that don't fit without.
         """
         fitting: list[Weighed] = []
         missing: list[Weighed] = []
         fit_without: set[int] = set()
         per_rank = self._workload.global_batch_size // degrees.batch_ranks
+        filling = max(2, degrees.pipeline_parallel)
         for recompute in (False, True):
             full = False
             for sequences in divisors(per_rank):
-                if (full and sequences < per_rank) or sequences in fit_without:
+                if (full and per_rank // sequences >= filling) or sequences in fit_without:
                     continue
                 layout = _layout(degrees, stage_layers, per_rank, sequences, recompute)
                 needed = model.heaviest(layout)
