@@ -104,6 +104,7 @@ def test_pip_gets_the_callers_folders_of_wheels_and_nothing_that_redirects_it():
     }
     assert bootstrap.pip_environment(given) == {
         "PIP_FIND_LINKS": "/one /two",
+        "KRONOS_WHEELS": "/two",
         "HOME": "/h",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }

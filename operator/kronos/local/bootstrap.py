@@ -151,6 +151,7 @@ class PipProgress:
     def line(self, text: str) -> None:
         """Take in one line of pip's output."""
         if match := re.match(r"Collecting ([A-Za-z0-9._-]+)", text):
+            self._installing = False
             self._found.add(_key(match[1]))
             self.doing = f"fetching {match[1]}"
         elif match := re.match(r"\s+(?:Downloading|Using cached) (\S+?)-\d\S* \(([^)]+)\)", text):
@@ -160,8 +161,9 @@ class PipProgress:
             self._done.add(_key(match[1]))
         elif text.startswith("Installing collected packages:"):
             self._installing = True
-            self._expected |= {_key(name) for name in text.partition(":")[2].split(",")}
-            self._found |= self._expected
+            names = {_key(name) for name in text.partition(":")[2].split(",")}
+            self._expected |= names
+            self._found |= names
 
     def installed(self, names: frozenset[str]) -> None:
         """Take in which packages are on disk now."""
@@ -282,11 +284,13 @@ def run_logged(
 
         def read() -> None:
             assert process.stdout is not None
-            for line in process.stdout:
-                lines.put(line)
+            with process.stdout as output:
+                for line in output:
+                    lines.put(line)
             lines.put(None)
 
-        threading.Thread(target=read, daemon=True).start()
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
         try:
             while True:
                 with contextlib.suppress(queue.Empty):
@@ -303,6 +307,8 @@ def run_logged(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
+        finally:
+            reader.join(1.0)
     if code:
         raise StepError(f"{Path(command[0]).name} {' '.join(command[1:4])} failed with exit code {code}.")
 

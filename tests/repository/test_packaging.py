@@ -1,0 +1,155 @@
+"""Pins, generated files and manifests agree with the code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import yaml
+
+from kronos.api.crd import documents
+from kronos.api.fabric import FabricSpec
+from kronos.api.job import TrainingJobSpec
+from kronos.controller.api import _KIND_OF, _PLURAL
+from support.repository import ROOT, tracked_files
+
+CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+PINS = dict(line.split("==") for line in CONSTRAINTS if line and not line.startswith("#"))
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_constraints_hold_pins_and_no_address():
+    assert all(re.fullmatch(r"[0-9][A-Za-z0-9.]*", version) for version in PINS.values()), "no local versions"
+    assert not any("//" in line or "@" in line for line in CONSTRAINTS)
+
+
+def test_every_direct_dependency_is_pinned():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    direct = [
+        *project["dependencies"],
+        *(item for extra in project["optional-dependencies"].values() for item in extra),
+    ]
+    names = {canonical(re.split(r"[><=\[ ]", requirement)[0]) for requirement in direct}
+    assert names <= {canonical(name) for name in PINS}
+
+
+def test_the_base_needs_pydantic_alone():
+    """Everything that the trainer imports from kronos.api works with nothing else installed."""
+    code = (
+        "import sys\n"
+        "import kronos.api.plan, kronos.api.training, kronos.api.job, kronos.api.fabric, kronos.api.status\n"
+        "print(' '.join(sorted({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    allowed = {
+        "kronos",
+        "pydantic",
+        "pydantic_core",
+        "annotated_types",
+        "typing_extensions",
+        "typing_inspection",
+    }
+    assert {name for name in loaded if not name.startswith("_")} <= allowed
+
+
+def test_the_crds_match_the_models():
+    for name, text in documents().items():
+        assert (ROOT / "crds" / name).read_text(encoding="utf-8") == text, "run `make crds`"
+    assert {path.name for path in (ROOT / "crds").iterdir()} == set(documents())
+
+
+# Put together from parts, so that this file isn't one of those that it finds.
+UNWANTED = [
+    r"/work/" + "main",
+    r"/work/" + "shared",
+    r"/ro" + r"ot/(?!\.)\w",
+    r"/ho" + r"me/\w+/",
+    r"--(?:extra-)?index" + "-url",
+    r"https?://[^\s\"')]*/simple" + r"\b",
+    r"py" + r"pi\.org",
+    r"pythonhosted" + r"\.org",
+]
+
+
+@pytest.mark.parametrize("pattern", UNWANTED)
+def test_no_file_names_a_machine_or_a_package_index(pattern):
+    found = []
+    for path in tracked_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in re.finditer(pattern, text)]
+    assert not found
+
+
+def examples() -> list[dict]:
+    files = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
+    return [document for file in files for document in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
+
+
+def test_the_examples_are_valid():
+    models = {"KronosTrainingJob": TrainingJobSpec, "KronosFabric": FabricSpec}
+    kinds = [
+        models[example["kind"]].model_validate(example["spec"]) and example["kind"] for example in examples()
+    ]
+    assert kinds.count("KronosTrainingJob") >= 2
+    assert kinds.count("KronosFabric") == 1
+
+
+def test_each_example_job_asks_for_more_than_half_of_the_demos_slots():
+    jobs = [
+        TrainingJobSpec.model_validate(item["spec"])
+        for item in examples()
+        if item["kind"] == "KronosTrainingJob"
+    ]
+    assert all(8 < job.accelerators.min <= job.accelerators.max <= 16 for job in jobs)
+
+
+def base() -> dict[str, list[dict]]:
+    folder = ROOT / "manifests" / "base"
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+    found: dict[str, list[dict]] = {}
+    for name in kustomization["resources"]:
+        for document in yaml.safe_load_all((folder / name).read_text(encoding="utf-8")):
+            found.setdefault(document["kind"], []).append(document)
+    return found
+
+
+def test_the_operators_role_names_what_the_controller_uses():
+    (role,) = base()["ClusterRole"]
+    allowed = {
+        (resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]
+    }
+    for watched in ("pods", "nodes", _PLURAL["jobs"], _PLURAL["fabrics"]):
+        assert {(watched, "list"), (watched, "watch")} <= allowed
+    for created in _KIND_OF.values():
+        assert (created, "create") in allowed
+    assert (f"{_PLURAL['jobs']}/status", "update") in allowed
+    assert ("pods", "delete") in allowed
+
+
+def test_the_operators_role_is_no_wider_than_it_must_be():
+    (role,) = base()["ClusterRole"]
+    words = {word for rule in role["rules"] for part in rule.values() for word in part}
+    assert not words & {"*", "secrets", "bind", "escalate", "impersonate"}
+    assert not any(
+        "update" in rule["verbs"] and "kronostrainingjobs" in rule["resources"] for rule in role["rules"]
+    )
+
+
+def test_the_deployment_runs_the_controller_as_its_service_account():
+    (deployment,) = base()["Deployment"]
+    (account,) = base()["ServiceAccount"]
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    assert deployment["metadata"]["namespace"] == account["metadata"]["namespace"]
+    assert pod["containers"][0]["command"][:3] == ["python", "-m", "kronos.controller"]
