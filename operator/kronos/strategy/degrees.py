@@ -35,16 +35,11 @@ class Rejections:
         self._messages: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
 
-    def add(self, code: str, message: Callable[[], str]) -> None:
-        """Count one more; only a code's first message is kept, and made."""
+    def add(self, code: str, message: Callable[[], str], count: int = 1) -> None:
+        """Count some more; only a code's first message is kept, and made."""
         if code not in self._messages:
             self._messages[code] = message()
-        self._counts[code] += 1
-
-    def merge(self, rejection: Rejection) -> None:
-        """Take over a refusal that was counted elsewhere, of a code that isn't here yet."""
-        self._messages[rejection.code] = rejection.message
-        self._counts[rejection.code] = rejection.count
+        self._counts[code] += count
 
     def most_frequent_first(self) -> tuple[Rejection, ...]:
         """All of them, by falling count, then by code."""
@@ -116,9 +111,8 @@ def possible_degrees(spec: TrainingJobSpec, rejections: Rejections) -> Iterator[
                 batch_options = range(data_pins, data_pins + 1) if data_pins in batch_options else range(0)
             if not batch_options or not _pipeline_parallel_fits(spec, pipeline, rejections):
                 continue
-            for batch_ranks in batch_options:
-                if _batch_fits(spec, batch_ranks, rejections):
-                    yield from _data_splits(pins, batch_ranks, tensor, pipeline)
+            for batch_ranks in _batch_ranks_that_fit(spec, batch_options, rejections):
+                yield from _data_splits(pins, batch_ranks, tensor, pipeline)
 
 
 def _options(pin: int | None, most: int) -> range:
@@ -179,12 +173,14 @@ def _pipeline_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Reje
     return True
 
 
-def _batch_fits(spec: TrainingJobSpec, batch_ranks: int, rejections: Rejections) -> bool:
+def _batch_ranks_that_fit(spec: TrainingJobSpec, options: range, rejections: Rejections) -> list[int]:
+    # Goes through the batch's divisors, which are few, rather than through the options, of which a large job has many.
     batch = spec.optimization.global_batch_size
-    if batch % batch_ranks:
-        rejections.add(BATCH_CODE, partial(_batch_not_divided, batch, batch_ranks))
-        return False
-    return True
+    fitting = [divisor for divisor in divisors(batch) if divisor in options]
+    if len(fitting) < len(options):
+        first = next(number for number in options if batch % number)
+        rejections.add(BATCH_CODE, partial(_batch_not_divided, batch, first), len(options) - len(fitting))
+    return fitting
 
 
 def _batch_not_divided(batch: int, batch_ranks: int) -> str:

@@ -17,8 +17,8 @@ def unknown_accelerator(resource: str, fabric: str) -> Rejection:
     return Rejection("UnknownAccelerator", message, 1)
 
 
-def memory_short(accelerator: Accelerator, layout: Layout, needed: MemoryBreakdown, count: int) -> Rejection:
-    """`count` splits need too much memory; `layout` and what it needs are the nearest miss."""
+def memory_short(accelerator: Accelerator, layout: Layout, needed: MemoryBreakdown) -> str:
+    """How far the nearest miss is from fitting, and what takes its memory."""
     available = int(accelerator.memory_gib * GIB)
     optimizer = f"the optimizer state alone takes {_gib(needed.optimizer)}"
     shares = {
@@ -27,18 +27,18 @@ def memory_short(accelerator: Accelerator, layout: Layout, needed: MemoryBreakdo
         "optimizer": needed.optimizer,
         "activations": needed.activations,
         "gathered weights, logits and communication buffers": needed.buffers,
+        "the process and fragmentation": needed.reserve,
     }
     largest = max(shares, key=lambda name: shares[name])
     dominant = "" if largest == "optimizer" else f", {largest} take {_gib(shares[largest])}"
     recomputing = " with recomputed activations" if layout.activation_checkpointing else ""
     size = layout.microbatch_sequences
     microbatch = f"{size} sequence{'s' if size > 1 else ''} per microbatch"
-    message = (
+    return (
         f"the nearest miss, {layout.degrees.summary}{recomputing} and {microbatch}, "
         f"needs {_gib(needed.total)} per accelerator, {_gib(needed.total - available)} more than {accelerator.model} "
         f"has; {optimizer}{dominant}"
     )
-    return Rejection(MEMORY, message, count)
 
 
 def refusal(

@@ -73,7 +73,8 @@ def search(
     candidates = [candidate for candidate in found if candidate is not None]
     nearest = weighing.nearest
     if nearest is not None:
-        rejections.merge(explain.memory_short(accelerator, *nearest, len(found) - len(candidates)))
+        message = explain.memory_short(accelerator, *nearest)
+        rejections.add(explain.MEMORY, lambda: message, len(found) - len(candidates))
     refused = rejections.most_frequent_first()
     if not candidates:
         refusal = explain.refusal(spec, refused, nearest)
