@@ -38,7 +38,7 @@ crds: setup ## Write crds/ from the models
 lint: setup ## Check style, types, import arrows and that crds/ matches the models
 	@echo "== style" && $(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
 	@echo "== types" && $(BIN)/mypy
-	@echo "== import arrows" && $(BIN)/lint-imports --no-timings
+	@echo "== import arrows" && $(BIN)/lint-imports --no-logo
 	@echo "== CRDs" && $(BIN)/python -m kronos.api.crd crds --check
 
 format: setup ## Format the code and mend what can be mended
