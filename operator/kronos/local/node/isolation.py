@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kronos.local.node.names import Names
-from kronos.local.node.rootfs import Mount, plan
+from kronos.local.node.rootfs import Mount, plan, program_folders
 from kronos.local.processes import Isolation, spawn
 
 PEER_SECONDS = 15.0
@@ -66,7 +66,7 @@ class NamespaceIsolator:
         """Put volumes and the hosts file in their places in a new root."""
         container.root.mkdir(parents=True, exist_ok=True)
         mounts = [Mount(container.hosts, "/etc/hosts"), *container.mounts]
-        isolation = Isolation(container.hostname, str(container.root), plan(mounts))
+        isolation = Isolation(container.hostname, str(container.root), plan(mounts, program_folders()))
         return Launch(container.argv, container.env, container.cwd, isolation)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -21,10 +22,18 @@ class Mount:
     read_only: bool = False
 
 
-def plan(mounts: Sequence[Mount]) -> list[Step]:
+def program_folders() -> list[str]:
+    """Where this Python and Kronos itself are: what pods run in place of an image."""
+    checkout = Path(__file__).resolve().parents[4]
+    folders = sorted({os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix), str(checkout)})
+    return [folder for folder in folders if not any(is_below(folder, other) for other in folders)]
+
+
+def plan(mounts: Sequence[Mount], kept: Sequence[str] = ()) -> list[Step]:
     """The steps that ``guard.py`` carries out on an empty root.
 
-    A mount point that the host lacks cannot be created there, so the nearest folder above it is replaced by
+    The folders in ``kept`` stay visible where a writable volume would hide them, as one at ``/tmp`` does to a
+    checkout below it. A mount point that the host lacks cannot be created there, so the nearest folder above it is replaced by
     an empty one that shows the same entries and has room for one more.
     """
     # Always taken apart: /dev gets a private /dev/shm, and the termination log has its usual place there.
@@ -43,7 +52,9 @@ def plan(mounts: Sequence[Mount]) -> list[Step]:
         if parent != "/":
             steps.append(["tmpfs", parent, f"{stat.S_IMODE(Path(parent).stat().st_mode):o}"])
         steps += expand(parent)
-    return steps + binds
+    writable = [target for _, _, target, read_only in binds if not read_only]
+    hidden = [folder for folder in kept if any(is_below(folder, target) for target in writable)]
+    return steps + binds + [["bind", folder, folder, True] for folder in hidden]
 
 
 def expand(folder: str) -> list[Step]:
