@@ -151,6 +151,7 @@ def _request(spec: TrainingJobSpec, candidate: Candidate) -> GangRequest:
         tensor_parallel_within=spec.placement.tensor_parallel_within,
         node_selector=spec.template.node_selector,
         tolerations=spec.template.tolerations,
+        traffic=candidate.traffic,
     )
 
 
