@@ -126,10 +126,12 @@ def test_nobody_waiting_is_a_fault(told):
 
 def test_waiting_counts_only_while_another_job_holds_a_place():
     story = Story(("first", "second"))
-    story.see_job(job("second", "Queued", reason="waits for the first look"))
-    story.see_job(job("first", "Starting"))
-    assert not any(story.waits.values())
     story.see_job(job("second", "Queued", reason="waits for 6 more"))
+    assert not any(story.waits.values())
+    story.see_job(job("first", "Starting"))
+    assert story.waits["second"] == ["waits for 6 more"]
+    story.see_job(job("first", "Complete"))
+    story.see_job(job("second", "Queued", reason="waits for its turn"))
     assert story.waits["second"] == ["waits for 6 more"]
 
 

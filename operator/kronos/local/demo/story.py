@@ -81,6 +81,10 @@ class Story:
             and (row.step, row.loss) not in self.losses[row.name]
         ):
             self.losses[row.name].append((row.step, row.loss))
+        for other in self.rows.values():
+            self._see_waiting(other)
+
+    def _see_waiting(self, row: Row) -> None:
         others = [other for other in self.rows.values() if other.name != row.name]
         if (
             row.status.phase == "Queued"
