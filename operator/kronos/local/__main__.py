@@ -14,7 +14,7 @@ import yaml
 
 from kronos.local.binaries import cache_folder
 from kronos.local.cluster import ClusterError, LocalCluster
-from kronos.local.control import ControlError, ExtraProcess, ask, wait_until_gone
+from kronos.local.control import ControlError, ExtraProcess, ask, stop
 from kronos.local.gobuild import BuildError
 from kronos.local.topology import LocalNode, default_topology
 from kronos.local.versions import Platform, UnsupportedPlatformError
@@ -106,8 +106,7 @@ def down(state: Path) -> None:
     if not is_running(state):
         show(f"no cluster runs in {state}")
         return
-    ask(state, "stop")
-    wait_until_gone(state)
+    stop(state)
     show("the cluster is gone")
 
 

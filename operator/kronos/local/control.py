@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
+import select
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,6 @@ from typing import Any
 from kronos.local.topology import LocalNode
 
 COMMAND_SECONDS = 60.0
-LOCK_FILE = "lock"
 LONGEST_SOCKET_PATH = 100
 
 
@@ -94,10 +93,19 @@ def _connection(state: Path) -> Iterator[socket.socket]:
         yield connection
 
 
-def wait_until_gone(state: Path) -> None:
-    """Wait until the supervisor in a folder has ended, which it does after everything it started."""
-    with (state / LOCK_FILE).open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def stop(state: Path) -> None:
+    """Stop the cluster in a folder; returns when its supervisor has ended, the last of its processes."""
+    supervisor = os.pidfd_open(ask(state, "status")["pid"])
+    try:
+        ask(state, "stop")
+        poll = select.poll()
+        poll.register(supervisor, select.POLLIN)
+        if not poll.poll(COMMAND_SECONDS * 1000):
+            raise ControlError(
+                f"the cluster in {state} has not stopped in {COMMAND_SECONDS:g} s; see its log"
+            )
+    finally:
+        os.close(supervisor)
 
 
 def ask(state: Path, command: str, **arguments: str) -> dict[str, Any]:

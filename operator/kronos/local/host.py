@@ -21,7 +21,7 @@ from typing import Any
 
 from kronos.local import slots
 from kronos.local.api import ApiClient, ApiError
-from kronos.local.control import LOCK_FILE, Settings, socket_address
+from kronos.local.control import Settings, socket_address
 from kronos.local.controlplane import ControlPlane
 from kronos.local.node.agent import NodeAgent, is_ready
 from kronos.local.node.context import NodeContext
@@ -34,6 +34,7 @@ from kronos.local.node.isolation import (
 )
 from kronos.local.node.names import Names
 from kronos.local.processes import GuardedProcess, spawn
+from kronos.local.tasks import background
 from kronos.local.versions import Platform
 
 log = logging.getLogger(__name__)
@@ -123,12 +124,12 @@ class Host:
         self.context = self._node_context(self.plane)
         self.admin = ApiClient(self.plane.server, self.plane.authority.certificate, self.plane.admin)
         await self.admin.__aenter__()
-        self.tasks.append(asyncio.create_task(self.context.names.follow_services(self.admin)))
+        self.tasks.append(background(self.context.names.follow_services(self.admin)))
         await asyncio.gather(*(self._start_node(name) for name in self.nodes))
         await self._wait_usable(self.admin)
         for process in self.settings.processes:
-            task = self._keep_running(process.name, process.argv, process.env)
-            self.extra[process.name] = asyncio.create_task(task)
+            work = self._keep_running(process.name, process.argv, process.env)
+            self.extra[process.name] = background(work)
 
     def _node_context(self, plane: ControlPlane) -> NodeContext:
         names = Names()
@@ -317,7 +318,7 @@ def choose_isolator(choice: str, folder: Path, names: Names) -> Isolator:
 @contextlib.contextmanager
 def only_one(folder: Path) -> Iterator[None]:
     """Make sure that no other supervisor uses the state folder."""
-    with (folder / LOCK_FILE).open("a") as file:
+    with (folder / "lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -22,6 +22,7 @@ from kronos.local.node.pod import PodWorker
 from kronos.local.node.server import LogNotFoundError, NodeServer
 from kronos.local.node.status import Verdict
 from kronos.local.pki import Pair
+from kronos.local.tasks import background
 from kronos.local.topology import LocalNode
 from kronos.local.versions import KUBERNETES_VERSION
 
@@ -56,8 +57,8 @@ class NodeAgent:
         await self._register()
         query = {"fieldSelector": f"spec.nodeName={self.node.name}"}
         self.tasks = [
-            asyncio.create_task(self._keep_alive()),
-            asyncio.create_task(follow(self.client, "/api/v1/pods", query, self._on_list, self._on_event)),
+            background(self._keep_alive()),
+            background(follow(self.client, "/api/v1/pods", query, self._on_list, self._on_event)),
         ]
 
     async def kill(self) -> None:
@@ -207,7 +208,7 @@ class NodeAgent:
             await worker.forget()
             self.workers.pop(uid, None)
 
-        task = asyncio.create_task(finish())
+        task = background(finish())
         self.forgetting.add(task)
         task.add_done_callback(self.forgetting.discard)
 

@@ -12,6 +12,7 @@ from typing import Any
 from kronos.local.node.isolation import Launch
 from kronos.local.node.logs import ContainerLog, last_lines
 from kronos.local.processes import GuardedProcess, read_reports, spawn
+from kronos.local.tasks import background
 
 FALLBACK_LINES, FALLBACK_BYTES = 80, 2048
 MESSAGE_BYTES = 4096
@@ -39,7 +40,7 @@ class ContainerRun:
         self.reports: list[dict[str, Any]] = []
         self.begun = asyncio.Event()
         assert process.report is not None
-        self.reader = asyncio.create_task(self._read(process.report))
+        self.reader = background(self._read(process.report))
 
     @classmethod
     def start(cls, launch: Launch, log_path: Path) -> ContainerRun:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kronos.local.api import ApiClient, Object, follow
 from kronos.local.node.hosts import HeadlessService, Peer, addresses, hosts_text
+from kronos.local.tasks import background
 
 SETTLE_SECONDS = 0.01
 
@@ -81,7 +82,7 @@ class Names:
         self._scheduled = None
         for uid in self.files:
             self._rewrite(uid)
-        task = asyncio.get_running_loop().create_task(self._notify())
+        task = background(self._notify())
         self._notifications.add(task)
         task.add_done_callback(self._notifications.discard)
 

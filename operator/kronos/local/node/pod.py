@@ -24,6 +24,7 @@ from kronos.local.node.isolation import ContainerPlan, Launch
 from kronos.local.node.probes import watch_readiness
 from kronos.local.node.rootfs import Mount
 from kronos.local.node.status import ContainerRecord, Verdict
+from kronos.local.tasks import background
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS, BACKOFF_RESET_SECONDS = 1.0, 30.
 # A pod whose object is already gone gets this long between SIGTERM and SIGKILL.
 ORPHAN_GRACE_SECONDS = 2.0
 DEFAULT_GRACE_SECONDS = 30
+# Asks the patch to replace a list that it would merge; an earlier life of the pod may have had another address.
+REPLACE = {"$patch": "replace"}
 
 
 class PodWorker:
@@ -75,7 +78,7 @@ class PodWorker:
         self.init = self._records("initContainers", known.get("initContainerStatuses"))
         self.main = self._records("containers", known.get("containerStatuses"))
         self.volumes: dict[str, Path] | None = None
-        self.tasks = [asyncio.create_task(self._live()), asyncio.create_task(self._write_status())]
+        self.tasks = [background(self._live()), background(self._write_status())]
         self.killer: asyncio.Task[None] | None = None
         self.update(pod)
 
@@ -134,7 +137,7 @@ class PodWorker:
                 run.stop()
         if self.killer is not None:
             self.killer.cancel()
-        self.killer = asyncio.create_task(self._kill_later(grace))
+        self.killer = background(self._kill_later(grace))
 
     async def _kill_later(self, grace: float) -> None:
         await asyncio.sleep(grace)
@@ -149,7 +152,7 @@ class PodWorker:
     # Living.
 
     async def _live(self) -> None:
-        deadline = asyncio.create_task(self._watch_deadline())
+        deadline = background(self._watch_deadline())
         try:
             if self.verdict is None and not self.stopping.is_set():
                 await self._run_all()
@@ -263,7 +266,7 @@ class PodWorker:
         if not probe:
             record.ready = True
             return None
-        return asyncio.create_task(watch_readiness(probe, container, self.address, launch, set_ready))
+        return background(watch_readiness(probe, container, self.address, launch, set_ready))
 
     async def _launch(self, container: Object, place: Path, message_file: Path) -> Launch:
         wanted = environment.references(container)
@@ -365,7 +368,7 @@ class PodWorker:
         if self.verdict is not None:
             result |= {"reason": self.verdict.reason, "message": self.verdict.message}
         if self.volumes is not None or self.runs:
-            result |= {"podIP": self.address, "podIPs": [{"ip": self.address}]}
+            result |= {"podIP": self.address, "podIPs": [{"ip": self.address}, REPLACE]}
         result["containerStatuses"] = [record.as_status() for record in self.main]
         if self.init:
             result["initContainerStatuses"] = [record.as_status() for record in self.init]
@@ -404,6 +407,8 @@ class PodWorker:
                 if error.status in (404, 409):
                     return
                 log.warning("pod %s: %s", self.path, error)
+                if error.status in (400, 403, 422):
+                    return
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 log.warning("pod %s: %s", self.path, error)
             await asyncio.sleep(API_RETRY_SECONDS)
