@@ -33,3 +33,22 @@ def test_the_checkout_is_among_the_programs_once():
     folders = program_folders()
     checkout = str(Path(__file__).resolve().parents[2])
     assert sum(checkout == folder or checkout.startswith(f"{folder}/") for folder in folders) == 1
+
+
+def test_a_mount_point_that_the_host_lacks_takes_its_folder_apart(tmp_path: Path) -> None:
+    steps = plan([Mount(tmp_path, "/etc/kronos-test/deep", True)])
+    assert ["tmpfs", "/etc", "755"] in steps
+    assert ["host", "/etc/passwd"] in steps
+    assert steps[-1] == ["bind", str(tmp_path), "/etc/kronos-test/deep", True]
+
+
+def test_a_mount_inside_another_volume_comes_after_it(tmp_path: Path) -> None:
+    steps = plan([Mount(tmp_path / "b", "/kronos-test/a/b"), Mount(tmp_path, "/kronos-test/a")])
+    assert [step[2] for step in steps if step[0] == "bind"] == ["/kronos-test/a", "/kronos-test/a/b"]
+    assert ["tmpfs", "/kronos-test", "755"] not in steps
+
+
+def test_mount_points_follow_links_of_the_host(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert plan([Mount(tmp_path, f"{tmp_path}/link/new")])[-1][2] == f"{tmp_path.resolve()}/real/new"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 
 KUBERNETES_VERSION = "v1.36.3"
@@ -82,9 +83,5 @@ def checksum_of(name: str, sums: str) -> str:
 
 def parse_go_version(text: str) -> tuple[int, int] | None:
     """The major and minor version in the output of ``go version``, if there is one."""
-    for word in text.split():
-        if word.startswith("go1."):
-            parts = word.removeprefix("go").split(".")
-            digits = "".join(character for character in parts[1] if character.isdigit())
-            return int(parts[0]), int(digits)
-    return None
+    found = re.search(r"\bgo(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
