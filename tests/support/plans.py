@@ -34,7 +34,7 @@ def tiny_plan(
     """
     world = dp * fsdp * tp * pp
     share = batch // (dp * fsdp)
-    microbatches = microbatches or max(1, min(share, 2 * pp))
+    microbatches = microbatches or max(count for count in range(1, 2 * pp + 1) if share % count == 0)
     shape = ModelShape(
         **{
             "layers": 4,

@@ -5,15 +5,15 @@ Ranks are forked from a server that has loaded torch once, so that a gang of eig
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,9 @@ _PRELOADED = [
     "torch.distributed.pipelining",
     "torch.distributed.checkpoint",
     "torch.distributed.checkpoint.filesystem",
-    "support.training_ranks",
+    "support.training_tasks",
 ]
 _GANG_SECONDS = 100
-
-RankTask = Callable[[Plan, int, str], Any]
-"""Called in each rank's process with the plan, the rank and a path for the store; returns something to pickle."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +49,16 @@ class Ranks:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
 
-    def each(self, plan: Plan, task: RankTask) -> list[Any]:
-        """Run a task in every rank of a plan at once; returns their results by rank, or fails with a traceback."""
+    def each(self, plan: Plan, task: str, **options: Any) -> list[Any]:
+        """Run a function of `support.training_tasks` in every rank of a plan at once; returns their results by rank.
+
+        It is named and not given, since its module loads torch, which only ranks should do.
+        """
         with tempfile.TemporaryDirectory() as folder:
             ends, processes = [], []
             for rank in range(plan.world_size):
                 receiver, sender = self._context.Pipe(duplex=False)
-                arguments = (task, plan.model_dump_json(), rank, f"{folder}/store", sender)
+                arguments = (task, plan.model_dump_json(), rank, f"{folder}/store", options, sender)
                 process = self._context.Process(target=_run_task, args=arguments, daemon=True)
                 process.start()
                 sender.close()
@@ -73,9 +73,7 @@ class Ranks:
 
     def train(self, plan: Plan, stop_after: int | None = None) -> Run:
         """Train as the plan says; with `stop_after`, one rank is asked to stop during the step after that one."""
-        task = _Train(stop_after)
-        results = self.each(plan, task)
-        messages = results[0]
+        messages = self.each(plan, "train", stop_after=stop_after)[0]
         reports = [message["progress"] for message in messages if message["kind"] == "progress"]
         ended = [message for message in messages if message["kind"] == "ended"]
         losses = {report["step"]: report["loss"] for report in reports}
@@ -119,86 +117,15 @@ def rank_server() -> Iterator[Ranks]:
         os.environ.update(before)
 
 
-def _run_task(task: RankTask, plan: str, rank: int, store: str, sender: Connection) -> None:
+def _run_task(
+    task: str, plan: str, rank: int, store: str, options: dict[str, Any], sender: Connection
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        sender.send((True, task(Plan.model_validate_json(plan), rank, store)))
+        run = getattr(import_module("support.training_tasks"), task)
+        sender.send((True, run(Plan.model_validate_json(plan), rank, store, **options)))
     except Exception:
         sender.send((False, traceback.format_exc()))
     sender.close()
     # Threads of native libraries may outlive the work.
     os._exit(0)
-
-
-class _Train:
-    def __init__(self, stop_after: int | None) -> None:
-        self._stop_after = stop_after
-
-    def __call__(self, plan: Plan, rank: int, store: str) -> list[dict[str, Any]]:
-        from torch.distributed import FileStore
-
-        from kronos_trainer import worker
-        from kronos_trainer.text import open_corpus
-
-        state = worker.RankState()
-        reporter = _Recorder(state, self._stop_after if rank == plan.world_size - 1 else None)
-        corpus = open_corpus(plan.data, plan.model.sequence_length)
-        place = worker.Place(rank, rank, FileStore(store, plan.world_size))
-        worker.train(plan, corpus, place, reporter, state)
-        return reporter.messages
-
-
-class _Recorder:
-    """Takes the place of the pipe to the launcher."""
-
-    def __init__(self, state: Any, stop_after: int | None) -> None:
-        self.messages: list[dict[str, Any]] = []
-        self._state = state
-        self._stop_after = stop_after
-
-    def send(self, message: Any) -> None:
-        data = json.loads(message.model_dump_json())
-        self.messages.append(data)
-        if data["kind"] == "step" and data["step"] == self._stop_after:
-            self._state.stop = True
-
-
-def gradients(plan: Plan, rank: int, store: str) -> dict[str, Any]:
-    """A `RankTask`: full gradients of the first step by parameter name, as numpy arrays, from one rank per stage."""
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.tensor import DTensor
-
-    from kronos_trainer.batches import Batches
-    from kronos_trainer.engine import Engine
-    from kronos_trainer.gradients import agree_on_totals, sum_over_replicas
-    from kronos_trainer.initialise import initialise
-    from kronos_trainer.mesh import build_layout, position_of
-    from kronos_trainer.parallel import build_stage
-    from kronos_trainer.reproducible import fix_arithmetic
-    from kronos_trainer.text import open_corpus
-
-    fix_arithmetic(plan.reproducibility)
-    dist.init_process_group(
-        "gloo",
-        store=dist.FileStore(store, plan.world_size),
-        rank=position_of(plan, rank),
-        world_size=plan.world_size,
-    )
-    layout = build_layout(plan, rank, torch.device("cpu"))
-    model = build_stage(layout)
-    initialise(model, plan.reproducibility.seed, plan.model.layers)
-    batches = Batches(layout, open_corpus(plan.data, plan.model.sequence_length))
-    loss = Engine(model, layout).run(*batches.read(0))
-    sum_over_replicas(model, layout)
-    totals = agree_on_totals(model, layout, loss, stop=False)
-    found: dict[str, Any] = {}
-    for name, parameter in model.named_parameters():
-        gradient = parameter.grad
-        assert gradient is not None
-        full = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-        if (layout.seat.dp, layout.seat.fsdp, layout.seat.tp) == (0, 0, 0):
-            found[name] = full.numpy().copy()
-    dist.barrier()
-    dist.destroy_process_group()
-    return {"gradients": found, "norm": totals.gradient_norm, "loss": totals.loss}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from support.plans import tiny_plan
-from support.training_ranks import Ranks, Run, gradients
+from support.training_ranks import Ranks, Run
 
 pytestmark = pytest.mark.training
 
@@ -46,8 +46,8 @@ def single(layout: dict[str, Any]) -> dict[str, Any]:
 def test_gradients_of_each_parameter_equal_those_of_one_process(
     layout: str, ranks: Ranks, text: Path
 ) -> None:
-    reference = ranks.each(tiny_plan(text, **single(LAYOUTS[layout])), gradients)[0]
-    results = ranks.each(tiny_plan(text, **LAYOUTS[layout]), gradients)
+    reference = ranks.each(tiny_plan(text, **single(LAYOUTS[layout])), "gradients")[0]
+    results = ranks.each(tiny_plan(text, **LAYOUTS[layout]), "gradients")
     found = {name: value for result in results for name, value in result["gradients"].items()}
     assert found.keys() == reference["gradients"].keys()
     for name, value in reference["gradients"].items():
@@ -60,8 +60,8 @@ def test_gradients_of_each_parameter_equal_those_of_one_process(
 @pytest.mark.parametrize("layout", ["dp4", "fsdp2·tp2", "tp2·pp2·dp2", "fsdp2·pp2"])
 def test_bf16_gradients_are_close_to_those_of_one_process(layout: str, ranks: Ranks, text: Path) -> None:
     half = {"optimization": {"precision": "bf16"}}
-    reference = ranks.each(tiny_plan(text, **half), gradients)[0]
-    results = ranks.each(tiny_plan(text, **LAYOUTS[layout], **half), gradients)
+    reference = ranks.each(tiny_plan(text, **half), "gradients")[0]
+    results = ranks.each(tiny_plan(text, **LAYOUTS[layout], **half), "gradients")
     found = {name: value for result in results for name, value in result["gradients"].items()}
     assert all(value.dtype == np.float32 for value in found.values())
     for name, value in reference["gradients"].items():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +50,7 @@ class Checkpoints:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
         dist.barrier()
-        with warnings.catch_warnings():
-            # The CPU's tensors are saved while nothing changes them; torch warns about a copy that isn't needed.
-            warnings.simplefilter("ignore")
-            save(self._state(), storage_writer=FileSystemWriter(partial))
+        save(self._state(), storage_writer=FileSystemWriter(partial))
         # The collective save ends on every rank only after every shard and the metadata are on disk.
         dist.barrier()
         if self._layout.leader:
@@ -85,9 +81,7 @@ class Checkpoints:
             return 0
         folder = self._root / _folder_name(step)
         check_same_run(folder, self._description)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            load(self._state(), storage_reader=FileSystemReader(folder))
+        load(self._state(), storage_reader=FileSystemReader(folder))
         return step
 
     def _state(self) -> dict[str, Any]:
