@@ -286,7 +286,7 @@ def test_a_bad_fabric_is_refused_with_a_sentence_that_says_what_to_change(server
 
 def test_a_good_job_and_a_good_fabric_are_accepted(server):
     create(server, good_job())
-    create(server, good_fabric())
+    create(server, changed(good_fabric(), {"metadata.name": "another"}))
 
 
 def test_the_api_server_fills_in_the_same_defaults_as_the_models(server):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import signal
 import time
 
 import pytest
@@ -89,13 +92,9 @@ def test_a_killed_rank_ends_in_a_clear_state(forge: Forge, operator: OperatorPro
     )
     forge.wait("victim", lambda status: status.get("progress", {}).get("step", 0) >= 2)
     ranks = processes_with(f"victim-1-0.victim.{forge.name}")
-    import os
-
     for process in ranks:
-        try:
-            os.kill(process, 9)
-        except ProcessLookupError:
-            continue
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
     status = forge.wait_phase("victim", "Failed")
     assert "member 0 on" in status["reason"]
     assert "signal 9" in status["reason"] or "killed" in status["reason"].lower()
@@ -164,3 +163,34 @@ def test_killing_the_operator_leaves_running_jobs_running(forge: Forge, operator
     operator.start()
     status = forge.wait_phase("steady", "Complete")
     assert (status["attempt"], status["progress"]["step"]) == (1, 40)
+
+
+def test_a_gang_that_cannot_be_whole_gives_its_place_back_and_says_why(
+    forge: Forge, operator: OperatorProcess
+):
+    stuck = {
+        "accelerators": BIG,
+        "optimization": WHOLE_BATCH,
+        "template": {"serviceAccountName": "nobody"},
+        "scheduling": {"startTimeout": "4s"},
+    }
+    forge.apply(forge.manifest("stuck", **stuck))
+    status = forge.wait("stuck", lambda status: "serviceaccount" in status.get("reason", ""))
+    assert status["phase"] == "Starting"
+    forge.apply(forge.manifest("patient", accelerators=BIG, optimization=WHOLE_BATCH))
+    status = forge.wait("stuck", lambda status: status.get("restarts"))
+    assert "placement" not in status
+    assert status["restarts"][0]["cause"] == "StartTimeout"
+    assert status["failures"] == 0
+    assert forge.wait_phase("patient", "Complete", "Failed")["phase"] == "Complete"
+
+
+def test_a_suspended_job_lets_go_of_its_slots_and_goes_on_later(forge: Forge, operator: OperatorProcess):
+    forge.apply(forge.manifest("nap", optimization={"globalBatchSize": 8, "steps": 30}))
+    forge.wait("nap", lambda status: status.get("progress", {}).get("step", 0) >= 2)
+    patch = '{"spec": {"scheduling": {"suspend": %s}}}'
+    forge.cluster.kubectl("-n", forge.name, "patch", "ktj", "nap", "--type=merge", "-p", patch % "true")
+    forge.wait_phase("nap", "Suspended")
+    forge.wait_until(lambda: not held(forge), "nothing is held any more", 70)
+    forge.cluster.kubectl("-n", forge.name, "patch", "ktj", "nap", "--type=merge", "-p", patch % "false")
+    assert forge.wait_phase("nap", "Complete", "Failed")["attempt"] == 2

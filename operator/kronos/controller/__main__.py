@@ -13,7 +13,6 @@ import kopf
 from kronos.controller.api import NoClusterError
 from kronos.controller.wiring import Operator, preflight, registry_of
 
-
 EXIT_NO_CLUSTER = 3
 """Exit code when there is no cluster, no permission or no CRDs."""
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import aiohttp
 from kubernetes.aio import client, config
 
 from kronos.api import GROUP, VERSION
@@ -49,7 +50,10 @@ class NoClusterError(Exception):
 
 
 class Api:
-    """A connection to one API server."""
+    """A connection to one API server.
+
+    Every request raises ApiError when it is refused, and OSError when no answer came.
+    """
 
     def __init__(self, connection: client.ApiClient) -> None:
         self._client = connection
@@ -131,8 +135,11 @@ class Api:
             body=body,
             auth_settings=["BearerToken"],
         )
-        response = await self._client.call_api(*prepared, _request_timeout=_TIMEOUT_SECONDS)
-        text = await response.read()
+        try:
+            response = await self._client.call_api(*prepared, _request_timeout=_TIMEOUT_SECONDS)
+            text = await response.read()
+        except aiohttp.ClientError as error:
+            raise ConnectionError(f"the API server can't be reached: {error}") from error
         if response.status >= 400:
             raise ApiError(response.status, _sentence(text, response.status))
         answer: Json = json.loads(text)

@@ -18,6 +18,8 @@ from kronos.controller.api import Api, ApiError
 from kronos.controller.cache import Cache
 from kronos.lifecycle import Create, Decision, Delete, Event, JobView, decide, run_admission
 
+Json = Mapping[str, Any]
+
 logger = logging.getLogger(__name__)
 
 _QUIET = 0.02
@@ -65,45 +67,46 @@ class Reconciler:
     async def round(self) -> datetime | None:
         """Decide for every job on one snapshot and apply what was decided; returns when to look again."""
         snapshot = self._cache.snapshot(self._clock())
+        # As of the same moment: a status is stored only on the version of the job that it was decided for.
+        stored = dict(self._cache.jobs.raw)
         outcomes = run_admission(snapshot)
         decided = [
             (job, decide(job, snapshot, outcomes.get(key))) for key, job in sorted(snapshot.jobs.items())
         ]
-        retries = await asyncio.gather(*(self._apply(job, decision) for job, decision in decided))
+        retries = await asyncio.gather(
+            *(self._apply(job, stored[job.key], decision) for job, decision in decided)
+        )
         self.last_round = snapshot.now
         wakes = [decision.look_again for _, decision in decided if decision.look_again is not None]
         wakes += [self._clock() + _RETRY for retry in retries if retry]
         return min(wakes, default=None)
 
-    async def _apply(self, job: JobView, decision: Decision) -> bool:
+    async def _apply(self, job: JobView, stored: Json, decision: Decision) -> bool:
         """Write the status, then act; True when something was refused and must be tried again."""
         try:
             if decision.status != job.status:
                 async with self._slots:
-                    if not await self._store_status(job, decision.status):
+                    if not await self._store_status(stored, decision.status):
                         return True
                 await self._tell(job, decision.events)
             await self._act(job, decision)
         except ApiError as error:
             self._problem(job, str(error))
             return True
-        except (TimeoutError, OSError) as error:
-            logger.warning("%s/%s: the API server can't be reached: %s", *job.key, error)
+        except OSError as error:
+            logger.warning("%s/%s: %s", *job.key, error)
             return True
         if job.uid in self._cache.problems and decision.actions:
             del self._cache.problems[job.uid]
             self.notify()
         return False
 
-    async def _store_status(self, job: JobView, status: TrainingJobStatus) -> bool:
-        raw = self._cache.jobs.raw.get(job.key)
-        if raw is None or raw["metadata"]["uid"] != job.uid:
-            return False
+    async def _store_status(self, stored: Json, status: TrainingJobStatus) -> bool:
         body = {
             "apiVersion": API_VERSION,
             "kind": "KronosTrainingJob",
-            "metadata": raw["metadata"],
-            "spec": raw["spec"],
+            "metadata": stored["metadata"],
+            "spec": stored["spec"],
             "status": status.wire(),
         }
         try:
@@ -196,7 +199,7 @@ class Reconciler:
             try:
                 async with self._slots:
                     await self._api.create(manifest)
-            except (ApiError, TimeoutError, OSError) as error:
+            except (ApiError, OSError) as error:
                 logger.warning("%s/%s: an event was lost: %s", *job.key, error)
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import aiohttp
 import kopf
 
 from kronos.api import GROUP, VERSION
@@ -71,8 +70,8 @@ class Operator:
                 await self._resync(api)
             except ApiError as error:
                 logger.warning("the API server isn't ready: %s", error)
-            except (TimeoutError, OSError, aiohttp.ClientError) as error:
-                logger.warning("the API server can't be reached: %s", error)
+            except OSError as error:
+                logger.warning("%s", error)
             else:
                 return
             await asyncio.sleep(1.0)
@@ -90,7 +89,7 @@ class Operator:
             pause = _RESYNC
             try:
                 await self._resync(api)
-            except (ApiError, TimeoutError, OSError, aiohttp.ClientError) as error:
+            except (ApiError, OSError) as error:
                 logger.warning("a full list failed and is tried again: %s", error)
                 pause = _RESYNC_FIRST
 
@@ -122,8 +121,8 @@ async def preflight() -> None:
                         f"the API server lets the operator not list {kind}: {error}"
                     ) from error
                 logger.warning("the API server isn't ready: %s", error)
-            except (TimeoutError, OSError, aiohttp.ClientError) as error:
-                logger.warning("the API server can't be reached: %s", error)
+            except OSError as error:
+                logger.warning("%s", error)
                 return
 
 
