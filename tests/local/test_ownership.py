@@ -71,6 +71,34 @@ def test_a_signal_during_the_start_leaves_no_process(
     assert owner.returncode != 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_during_a_build_leaves_no_process(
+    tmp_path: Path, environment: dict[str, str], number: signal.Signals
+) -> None:
+    compiler = tmp_path / "bin" / "go"
+    compiler.parent.mkdir()
+    compiler.write_text(
+        '#!/bin/sh\nif [ "$1" = version ]; then echo go version go1.26.9; exit; fi\n'
+        f'echo "$$" > {tmp_path}/building\nsleep 100 & sleep 100\n'
+    )
+    compiler.chmod(0o755)
+    script = (
+        "from kronos.local import binaries, download\n"
+        "download.answers = lambda url: False\n"
+        "binaries.ensure(print)\n"
+    )
+    path = {"PATH": f"{compiler.parent}:{os.environ['PATH']}", "KRONOS_CACHE": str(tmp_path / "cache")}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env=environment | path, stdout=-3, stderr=-3
+    ) as owner:
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "building").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        owner.send_signal(number)
+    assert owner.returncode != 0
+
+
 def test_up_detaches_a_cluster_and_down_ends_all_of_it(tmp_path: Path, environment: dict[str, str]) -> None:
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "kronos.local", *arguments, "--state", str(tmp_path)]

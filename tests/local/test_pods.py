@@ -178,6 +178,21 @@ def test_paths_in_command_and_environment_work_without_namespaces(
     assert (tmp_path / "copy").read_text() == "alpha"
 
 
+def test_a_claim_is_the_folder_of_its_persistent_volume(namespace: Namespace, tmp_path: Path) -> None:
+    name = f"disk-{namespace.name}"
+    size = {"storage": "1Gi"}
+    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = {**common, "capacity": size, "hostPath": {"path": str(tmp_path)}}
+    namespace.kube.request("POST", "/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": volume})
+    claim = {**common, "volumeName": name, "resources": {"requests": size}}
+    namespace.create("persistentvolumeclaims", "disk", spec=claim)
+    container = {"volumeMounts": [{"name": "disk", "mountPath": "/checkpoints"}]}
+    volumes = [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}]
+    namespace.run("writer", "open('/checkpoints/1', 'w').write('x')", container=container, volumes=volumes)
+    namespace.phase("writer", "Succeeded")
+    assert (tmp_path / "1").read_text() == "x"
+
+
 def test_environment_comes_from_every_source(namespace: Namespace) -> None:
     namespace.create("configmaps", "settings", data={"COLOUR": "blue", "SIZE": "7"})
     namespace.create("secrets", "password", data={"word": base64.b64encode(b"hush").decode()})

@@ -57,8 +57,7 @@ def install(kubectl: Kubectl, admin: Path) -> Path:
 
     The operator then runs with the permissions that it has on a real cluster, so one that is missing shows here.
     """
-    kubectl("apply", "-f", str(CRDS))
-    kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
+    install_crds(kubectl)
     kubectl("apply", "-f", str(BASE / "namespace.yaml"), "-f", str(BASE / "rbac.yaml"))
     token = kubectl(
         "-n", "kronos-system", "create", "token", "kronos", f"--duration={TOKEN_LIFETIME}"
@@ -67,6 +66,22 @@ def install(kubectl: Kubectl, admin: Path) -> Path:
     path.touch(mode=0o600)
     path.write_text(with_token(admin.read_text(encoding="utf-8"), token), encoding="utf-8")
     return path
+
+
+def install_crds(kubectl: Kubectl) -> None:
+    """Make the API server know Kronos's resources; returns once it serves them."""
+    kubectl("apply", "-f", str(CRDS))
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
+        except Exception:
+            # `kubectl wait` fails on an object that has no conditions at all yet; soon it has.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def with_token(kubeconfig: str, token: str) -> str:

@@ -111,14 +111,18 @@ def claim(folder: Path, shuffle: Callable[[list[int]], None] = random.shuffle) -
     return claim_first(folder, numbers)
 
 
+def open_lock(path: Path) -> int:
+    """Open a lock file, which another user may have created: reading is enough to lock it."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
 def claim_first(folder: Path, numbers: Sequence[int]) -> Slot:
     """Take the first free slot of those given."""
     for number in numbers:
-        try:
-            # The files of other users can be read, which is enough for a lock.
-            descriptor = os.open(folder / str(number), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except PermissionError:
-            continue
+        descriptor = open_lock(folder / str(number))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

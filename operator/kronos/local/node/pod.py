@@ -274,9 +274,7 @@ class PodWorker:
             wanted |= volumes.volume_references(self.pod)
         await self._fetch(wanted)
         if self.volumes is None:
-            self.volumes = await volumes.prepare(
-                self.pod, self.folder / "volumes", self.sources, self._service_account_token
-            )
+            self.volumes = await volumes.prepare(self.pod, self.folder / "volumes", self.sources, self)
         home = str(self.folder / "home")
         base = {**self.context.base_env, "HOME": home, "HOSTNAME": self.hostname}
         env = environment.build(self.pod, container, base, self.sources)
@@ -309,7 +307,18 @@ class PodWorker:
                     raise
                 self.sources.data.pop((kind, name), None)
 
-    async def _service_account_token(self, wanted: Object) -> str:
+    async def claimed_volume(self, claim: str) -> Object:
+        """The specification of the persistent volume that is bound to a claim of the pod."""
+        namespace = self.pod["metadata"]["namespace"]
+        path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"
+        name = (await self.client.request("GET", path))["spec"].get("volumeName")
+        if not name:
+            raise ConfigError(f"claim {claim} is not bound to a volume")
+        spec: Object = (await self.client.request("GET", f"/api/v1/persistentvolumes/{name}"))["spec"]
+        return spec
+
+    async def token(self, wanted: Object) -> str:
+        """A token of the pod's service account, for a projected volume."""
         metadata = self.pod["metadata"]
         account = self.pod["spec"].get("serviceAccountName") or "default"
         spec: dict[str, Any] = {

@@ -33,8 +33,8 @@ def plan(mounts: Sequence[Mount], kept: Sequence[str] = ()) -> list[Step]:
     """The steps that ``guard.py`` carries out on an empty root.
 
     The folders in ``kept`` stay visible where a writable volume would hide them, as one at ``/tmp`` does to a
-    checkout below it. A mount point that the host lacks cannot be created there, so the nearest folder above it is replaced by
-    an empty one that shows the same entries and has room for one more.
+    checkout below it. A mount point that the host lacks cannot be created there, so the nearest folder above
+    it is replaced by an empty one that shows the same entries and has room for one more.
     """
     # Always taken apart: /dev gets a private /dev/shm, and the termination log has its usual place there.
     parents = {"/", "/dev"}

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kronos.local.node.environment import ConfigError, Sources, expand, field_value, resource_value
 from kronos.local.node.rootfs import Mount
 
 Object = Mapping[str, Any]
-Token = Callable[[Object], Awaitable[str]]
+
+
+class Lookup(Protocol):
+    """What a node asks the API server for when it prepares volumes."""
+
+    async def token(self, wanted: Object) -> str:
+        """A token of the pod's service account."""
+        ...
+
+    async def claimed_volume(self, claim: str) -> Object:
+        """The specification of the persistent volume that is bound to a claim."""
+        ...
+
+
 # The node looks after these itself, so containers may not change them.
 ALWAYS_READ_ONLY = ("configMap", "secret", "downwardAPI", "projected")
 
@@ -28,24 +41,26 @@ def volume_references(pod: Object) -> set[tuple[str, str]]:
     return found
 
 
-async def prepare(pod: Object, folder: Path, sources: Sources, token: Token) -> dict[str, Path]:
+async def prepare(pod: Object, folder: Path, sources: Sources, lookup: Lookup) -> dict[str, Path]:
     """Create every volume of a pod below the folder; returns where each one lies."""
     return {
-        volume["name"]: await _prepare(pod, volume, folder / volume["name"], sources, token)
+        volume["name"]: await _prepare(pod, volume, folder / volume["name"], sources, lookup)
         for volume in pod["spec"].get("volumes") or ()
     }
 
 
-async def _prepare(pod: Object, volume: Object, folder: Path, sources: Sources, token: Token) -> Path:
+async def _prepare(pod: Object, volume: Object, folder: Path, sources: Sources, lookup: Lookup) -> Path:
     if host_path := volume.get("hostPath"):
         return _host_path(Path(host_path["path"]), host_path.get("type") or "")
+    if claim := volume.get("persistentVolumeClaim"):
+        return _persistent(claim["claimName"], await lookup.claimed_volume(claim["claimName"]))
     if "emptyDir" in volume:
         return _empty(folder)
     if "projected" in volume:
         projected = volume["projected"]
         files: dict[str, tuple[bytes, int | None]] = {}
         for source in projected.get("sources") or ():
-            files |= await _files(pod, source, sources, token)
+            files |= await _files(pod, source, sources, lookup)
         _write(folder, files, projected.get("defaultMode"))
         return folder
     kind = next((key for key in volume if key in ALWAYS_READ_ONLY), None)
@@ -54,12 +69,12 @@ async def _prepare(pod: Object, volume: Object, folder: Path, sources: Sources, 
         raise ConfigError(
             f"volume {volume['name']}: local nodes do not support {unknown}; use a hostPath volume"
         )
-    _write(folder, await _files(pod, volume, sources, token), volume[kind].get("defaultMode"))
+    _write(folder, await _files(pod, volume, sources, lookup), volume[kind].get("defaultMode"))
     return folder
 
 
 async def _files(
-    pod: Object, source: Object, sources: Sources, token: Token
+    pod: Object, source: Object, sources: Sources, lookup: Lookup
 ) -> dict[str, tuple[bytes, int | None]]:
     """The relative paths of one source, each with content and mode."""
     for key, kind in (("configMap", "ConfigMap"), ("secret", "Secret")):
@@ -73,7 +88,7 @@ async def _files(
             for item in downward.get("items") or ()
         }
     if wanted := source.get("serviceAccountToken"):
-        return {wanted["path"]: ((await token(wanted)).encode(), 0o600)}
+        return {wanted["path"]: ((await lookup.token(wanted)).encode(), 0o600)}
     raise ConfigError(f"local nodes do not know the volume source {next(iter(source), 'nothing')}")
 
 
@@ -94,6 +109,15 @@ def _downward(pod: Object, item: Object, sources: Sources) -> str:
     containers = pod["spec"]["containers"]
     container = next(each for each in containers if each["name"] == reference["containerName"])
     return resource_value(pod, container, reference, sources)
+
+
+def _persistent(claim: str, volume: Object) -> Path:
+    for kind in ("hostPath", "local"):
+        if place := volume.get(kind):
+            return _host_path(Path(place["path"]), place.get("type") or "")
+    raise ConfigError(
+        f"claim {claim} is bound to a volume that is not on this machine; use hostPath or local"
+    )
 
 
 def _empty(folder: Path) -> Path:
