@@ -12,7 +12,7 @@ from kubernetes.client.exceptions import ApiException
 
 from kronos.api import GROUP, VERSION
 from kronos.api.job import TrainingJobSpec
-from support.operators import install_crds
+from kronos.local.install import install_crds
 
 pytestmark = pytest.mark.cluster
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def server(shared_cluster: Any) -> Iterator[client.CustomObjectsApi]:
-    install_crds(shared_cluster)
+    install_crds(shared_cluster.kubectl)
     with config.new_client_from_config(str(shared_cluster.kubeconfig)) as connection:
         yield client.CustomObjectsApi(connection)
 

@@ -15,15 +15,9 @@ from typing import Any
 import yaml
 
 from kronos.local import LocalCluster
-from kronos.local.install import CRDS, FABRIC, install
+from kronos.local.install import FABRIC, install
 
 Object = dict[str, Any]
-
-
-def install_crds(cluster: LocalCluster) -> None:
-    """Make the API server know Kronos's resources."""
-    cluster.kubectl("apply", "-f", str(CRDS))
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
 
 
 class OperatorProcess:
