@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from kronos.admission import Admitted, Option, Waiting, WaitingJob, admit
-from kronos.api.fabric import FabricSpec
+from kronos.api.fabric import NODE_LEVEL, FabricSpec
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import GangMember
 from kronos.lifecycle.gang import parse_time
 from kronos.lifecycle.objects import per_rank_amounts
 from kronos.lifecycle.snapshot import JobKey, JobView, PodView, Snapshot
-from kronos.placement import GangRequest, Placement, Topology
+from kronos.placement import GangRequest, Node, Placement, Topology
 from kronos.strategy import Candidate, Search, search
 
 
@@ -67,7 +67,8 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
         if fabric is None:
             waiting.append(_refused(job, _no_fabric(job.spec, snapshot)))
             continue
-        found = _search(job.spec.model_dump_json(by_alias=True), fabric.model_dump_json(by_alias=True))
+        slots = domain_slots(snapshot.nodes, fabric, job.spec.accelerators.resource)
+        found = _search(job.spec.model_dump_json(by_alias=True), fabric.model_dump_json(by_alias=True), slots)
         searches[key] = found
         refusal = _unknown_level(job.spec, fabric) or found.refusal
         if refusal:
@@ -155,10 +156,34 @@ def _request(spec: TrainingJobSpec, candidate: Candidate) -> GangRequest:
     )
 
 
+def domain_slots(nodes: Iterable[Node], fabric: FabricSpec, resource: str) -> tuple[tuple[str, int], ...]:
+    """Accelerators in the largest domain of each level, by level name: what an axis may span on that level's links.
+
+    Empty where no node offers the resource. Counts what nodes offer, not what is free now, so that a strategy doesn't
+    change with every pod that comes and goes.
+    """
+    sizes: dict[str, dict[tuple[str, ...], int]] = {}
+    for node in nodes:
+        slots = node.allocatable.get(resource, 0)
+        if not slots:
+            continue
+        sizes.setdefault(NODE_LEVEL, {})[node.name,] = slots
+        path: tuple[str, ...] = ()
+        for level in fabric.levels:
+            if level.node_label not in node.labels:
+                break
+            path = (*path, node.labels[level.node_label])
+            domains = sizes.setdefault(level.name, {})
+            domains[path] = domains.get(path, 0) + slots
+    return tuple((name, max(sizes[name].values())) for name in fabric.level_names if name in sizes)
+
+
 @lru_cache(maxsize=4096)
-def _search(spec: str, fabric: str) -> Search:
+def _search(spec: str, fabric: str, slots: tuple[tuple[str, int], ...]) -> Search:
     """The strategies of a spec on a fabric; asked again each round for each waiting job, so remembered."""
-    return search(TrainingJobSpec.model_validate_json(spec), FabricSpec.model_validate_json(fabric))
+    return search(
+        TrainingJobSpec.model_validate_json(spec), FabricSpec.model_validate_json(fabric), dict(slots) or None
+    )
 
 
 def _refused(job: JobView, refusal: str) -> WaitingJob[Candidate]:
