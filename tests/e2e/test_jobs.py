@@ -214,3 +214,25 @@ def test_a_suspended_job_lets_go_of_its_slots_and_goes_on_later(forge: Forge, op
     forge.wait_until(lambda: not held(forge), "nothing is held any more", 70)
     forge.cluster.kubectl("-n", forge.name, "patch", "ktj", "nap", "--type=merge", "-p", patch % "false")
     assert forge.wait_phase("nap", "Complete", "Failed")["attempt"] == 2
+
+
+def test_a_finished_job_stays_finished_without_its_pods_and_under_a_new_operator(
+    forge: Forge, operator: OperatorProcess
+):
+    forge.apply(forge.manifest("done"))
+    before = forge.wait_phase("done", "Complete")
+    forge.cluster.kubectl("-n", forge.name, "delete", "pods", "--all")
+    assert operator.stop() == 0
+    operator.start()
+    time.sleep(3)
+    assert forge.status("done") == before
+    assert forge.names("pods") == set()
+
+
+def test_a_name_that_is_taken_by_somebody_else_is_named_and_left_alone(forge: Forge, operator: OperatorProcess):
+    forge.cluster.kubectl("-n", forge.name, "create", "service", "clusterip", "taken", "--clusterip=None")
+    forge.apply(forge.manifest("taken"))
+    forge.wait("taken", lambda status: "a Service named taken exists already" in status.get("reason", ""))
+    assert forge.names("pods") == set()
+    forge.cluster.kubectl("-n", forge.name, "delete", "service", "taken")
+    assert forge.wait_phase("taken", "Complete", "Failed")["phase"] == "Complete"
