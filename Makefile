@@ -7,6 +7,7 @@ SETUP = @command -v python3 >/dev/null 2>&1 || { echo "Kronos needs Python 3.11 
 	python3 -I operator/kronos/local/bootstrap.py
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help demo test up down env setup crds lint format pytest clean
 
 help: ## List the commands

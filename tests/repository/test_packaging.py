@@ -71,7 +71,7 @@ UNWANTED = [
     r"/work/" + "main",
     r"/work/" + "shared",
     r"/ro" + r"ot/(?!\.)\w",
-    r"/ho" + r"me/\w+/",
+    r"/ho" + r"me/(?!me/)\w+/",
     r"--(?:extra-)?index" + "-url",
     r"https?://[^\s\"')]*/simple" + r"\b",
     r"py" + r"pi\.org",

@@ -102,10 +102,8 @@ def refusal(python: str) -> str:
 def find_python(candidates: Sequence[str] = CANDIDATES) -> str:
     """The first interpreter that will do; SetupError with what to do about it when none does."""
     reasons = []
-    for candidate in candidates:
-        path = shutil.which(candidate)
-        if path is None:
-            continue
+    found = (shutil.which(candidate) for candidate in candidates)
+    for path in dict.fromkeys(path for path in found if path):
         reason = refusal(path)
         if not reason:
             return path
