@@ -14,10 +14,9 @@ SHORT_NODE_GRACE_SECONDS = 5.0
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(shared_cluster: LocalCluster) -> LocalCluster:
     """A cluster as users get it."""
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
+    return shared_cluster
 
 
 @pytest.fixture(scope="session")
@@ -46,15 +45,18 @@ def translating_kube(translating_cluster: LocalCluster) -> Kube:
 
 
 @pytest.fixture
-def namespace(cluster: LocalCluster, kube: Kube) -> Namespace:
-    """A fresh namespace."""
-    return new_namespace(cluster, kube)
+def namespace(cluster: LocalCluster, kube: Kube) -> Iterator[Namespace]:
+    """A fresh namespace, whose pods end with the test."""
+    made = new_namespace(cluster, kube)
+    yield made
+    made.clear()
 
 
 @pytest.fixture(params=["namespaces", "translate"])
-def any_namespace(request: pytest.FixtureRequest) -> Namespace:
+def any_namespace(request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """A fresh namespace, once for each kind of isolation."""
     prefix = "" if request.param == "namespaces" else "translating_"
-    return new_namespace(
-        request.getfixturevalue(f"{prefix}cluster"), request.getfixturevalue(f"{prefix}kube")
-    )
+    cluster, kube = (request.getfixturevalue(f"{prefix}{name}") for name in ("cluster", "kube"))
+    made = new_namespace(cluster, kube)
+    yield made
+    made.clear()

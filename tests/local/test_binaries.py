@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import http.server
 import io
 import os
 import tarfile
@@ -158,7 +160,7 @@ def releases(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
             hashlib.sha256(command.encode()).hexdigest().encode()
         )
 
-    def fetch(url: str, timeout: float) -> bytes:
+    def fetch(url: str, timeout: float, tell: object = None) -> bytes:
         if url not in files:
             raise TimeoutError(url)
         return files[url]
@@ -184,3 +186,24 @@ def test_a_tampered_release_is_refused(releases: dict[str, bytes], tmp_path: Pat
 def test_a_download_that_stalls_gives_way_to_the_build(releases: dict[str, bytes], tmp_path: Path) -> None:
     del releases[LINUX.kubernetes_url("kube-scheduler")]
     assert not download.download(LINUX, tmp_path, [].append)
+
+
+def test_the_progress_of_a_download_holds_an_estimate() -> None:
+    mebibyte = 1024 * 1024
+    text = download.describe_progress(20 * mebibyte, 100 * mebibyte, 4 * mebibyte)
+    assert text == "20 of 100 MiB, about 20 s left"
+    assert download.describe_progress(20 * mebibyte, 0, 1.0) == "20 MiB"
+
+
+def test_a_file_is_fetched_over_http(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 1_000_000)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        try:
+            assert download.fetch(url + "file", 5) == b"x" * 1_000_000
+            assert download.answers(url + "file")
+            assert not download.answers(url + "missing")
+        finally:
+            server.shutdown()

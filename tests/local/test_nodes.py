@@ -35,8 +35,6 @@ def test_the_scheduler_never_promises_a_slot_twice(namespace: Namespace) -> None
         path, lambda found: sum(pod["status"]["phase"] == "Running" for pod in found["items"]) == 4
     )["items"]
     assert len({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}) == 4
-    namespace.kube.request("DELETE", path, {"gracePeriodSeconds": 1})
-    namespace.kube.wait(path, lambda found: not found["items"])
 
 
 def test_a_killed_node_turns_not_ready_and_comes_back_without_its_pods(

@@ -106,6 +106,11 @@ class Namespace:
         body = {} if grace is None else {"gracePeriodSeconds": grace}
         self.kube.request("DELETE", self.path(pod), body)
 
+    def clear(self) -> None:
+        """Delete all pods at once."""
+        path = f"/api/v1/namespaces/{self.name}/pods"
+        self.kube.request("DELETE", path, {"gracePeriodSeconds": 0})
+
     def logs(self, pod: str, *options: str) -> str:
         return self.cluster.kubectl("logs", "-n", self.name, pod, *options)
 

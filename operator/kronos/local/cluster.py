@@ -80,7 +80,8 @@ class LocalCluster:
         if self.supervisor is not None:
             raise ClusterError("the cluster runs already")
         self.binaries = binaries.ensure(self.progress)
-        self.state.mkdir(parents=True, exist_ok=True)
+        # Volumes with secrets lie in it.
+        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         settings = Settings(
             self.state,
             self.binaries,
@@ -91,7 +92,7 @@ class LocalCluster:
             self.processes,
         )
         try:
-            with self.log_file.open("wb") as output:
+            with self.log_file.open("ab") as output:
                 self.supervisor = subprocess.Popen(
                     [sys.executable, "-m", "kronos.local.host"],
                     stdin=subprocess.PIPE,
@@ -165,7 +166,12 @@ class LocalCluster:
         if self.binaries is None:
             raise ClusterError("the cluster does not run; start it first")
         done = subprocess.run(
-            [str(self.binaries / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments],
+            [
+                str(self.binaries / "kubectl"),
+                f"--kubeconfig={self.kubeconfig}",
+                f"--cache-dir={self.state / 'kubectl'}",
+                *arguments,
+            ],
             input=stdin,
             capture_output=True,
             text=True,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import tarfile
 import threading
+import time
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from kronos.local.versions import KUBERNETES_COMMANDS, Platform, checksum_of, verify
@@ -14,13 +16,40 @@ from kronos.local.versions import KUBERNETES_COMMANDS, Platform, checksum_of, ve
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 5.0
 STALL_SECONDS = 20.0
+REPORT_EVERY_SECONDS = 5.0
+CHUNK_BYTES = 1 << 18
+# Below this, all files together would take longer than building them.
+SLOWEST_BYTES_PER_SECOND = 300 * 1024
 
 
-def fetch(url: str, timeout: float) -> bytes:
+class TooSlowError(OSError):
+    """A download would take longer than a build."""
+
+
+def fetch(url: str, timeout: float, tell: Callable[[str], None] = lambda _: None) -> bytes:
     """Download one file; the timeout bounds the connection and every pause, not the whole."""
+    content = bytearray()
+    began = told = time.monotonic()
     with urllib.request.urlopen(url, timeout=timeout) as response:
-        content: bytes = response.read()
-    return content
+        size = int(response.headers.get("Content-Length") or 0)
+        while piece := response.read(CHUNK_BYTES):
+            content += piece
+            if (now := time.monotonic()) - told >= REPORT_EVERY_SECONDS:
+                told = now
+                rate = len(content) / (now - began)
+                if rate < SLOWEST_BYTES_PER_SECOND:
+                    raise TooSlowError(f"{rate / 1024:.0f} KiB/s is too slow")
+                tell(describe_progress(len(content), size, rate))
+    return bytes(content)
+
+
+def describe_progress(received: int, size: int, rate: float) -> str:
+    """How far a download is, and how long it may still take."""
+    mebibyte = 1024 * 1024
+    if not size:
+        return f"{received // mebibyte} MiB"
+    left = (size - received) / rate
+    return f"{received // mebibyte} of {size // mebibyte} MiB, about {left:.0f} s left"
 
 
 def answers(url: str) -> bool:
@@ -49,18 +78,24 @@ def download(platform: Platform, target: Path, progress: Callable[[str], None]) 
         for command in KUBERNETES_COMMANDS:
             progress(f"downloading {command}")
             url = platform.kubernetes_url(command)
-            content = fetch(url, STALL_SECONDS)
+            content = fetch(url, STALL_SECONDS, partial(tell_about, command, progress))
             verify(command, content, fetch(url + ".sha256", STALL_SECONDS).decode())
             install(target / command, content)
         progress("downloading etcd")
         sums = fetch(sums_url, STALL_SECONDS).decode()
-        archive = fetch(f"{platform.etcd_release_url}/{platform.etcd_archive}", STALL_SECONDS)
+        archive_url = f"{platform.etcd_release_url}/{platform.etcd_archive}"
+        archive = fetch(archive_url, STALL_SECONDS, partial(tell_about, "etcd", progress))
         verify(platform.etcd_archive, archive, checksum_of(platform.etcd_archive, sums))
     except OSError as error:
         progress(f"the download stopped ({error})")
         return False
     install(target / "etcd", member(archive, "etcd"))
     return True
+
+
+def tell_about(name: str, progress: Callable[[str], None], text: str) -> None:
+    """Tell how far the download of one file is."""
+    progress(f"downloading {name}: {text}")
 
 
 def member(archive: bytes, name: str) -> bytes:

@@ -39,7 +39,7 @@ from kronos.local.versions import Platform
 
 log = logging.getLogger(__name__)
 
-OWN_ENTRIES = ("etcd", "pki", "logs", "nodes", "kubeconfig", "control.sock")
+OWN_ENTRIES = ("etcd", "pki", "logs", "nodes", "kubectl", "kubeconfig", "control.sock")
 LEAST_LEASE_SECONDS = 1.0
 RESTART_SECONDS, LONGEST_RESTART_SECONDS = 1.0, 30.0
 PASSED_ON = ("PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "TZ")

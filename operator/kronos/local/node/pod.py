@@ -15,14 +15,14 @@ from typing import Any
 import aiohttp
 
 from kronos.local.api import STRATEGIC_MERGE_PATCH, ApiClient, ApiError
-from kronos.local.node import environment, status, volumes
+from kronos.local.node import status
 from kronos.local.node.container import ContainerRun
 from kronos.local.node.context import NODE_ADDRESS, NodeContext, now
-from kronos.local.node.environment import ConfigError, Sources
+from kronos.local.node.environment import ConfigError
 from kronos.local.node.hosts import Peer
-from kronos.local.node.isolation import ContainerPlan, Launch
+from kronos.local.node.inputs import PodInputs
+from kronos.local.node.isolation import Launch
 from kronos.local.node.probes import watch_readiness
-from kronos.local.node.rootfs import Mount
 from kronos.local.node.status import ContainerRecord, Verdict
 from kronos.local.tasks import background
 
@@ -62,7 +62,7 @@ class PodWorker:
         self.policy: str = pod["spec"].get("restartPolicy", "Always")
         host_network = bool(pod["spec"].get("hostNetwork"))
         self.address = NODE_ADDRESS if host_network else context.addresses.take()
-        self.sources = Sources({}, NODE_ADDRESS, self.address, allocatable)
+        self.inputs = PodInputs(pod, context, client, folder, self.address, allocatable)
         self.verdict = rejection
         self.stopping = asyncio.Event()
         self.kill_at: float | None = None
@@ -77,7 +77,6 @@ class PodWorker:
         self.began = time.monotonic()
         self.init = self._records("initContainers", known.get("initContainerStatuses"))
         self.main = self._records("containers", known.get("containerStatuses"))
-        self.volumes: dict[str, Path] | None = None
         self.tasks = [background(self._live()), background(self._write_status())]
         self.killer: asyncio.Task[None] | None = None
         self.update(pod)
@@ -229,7 +228,7 @@ class PodWorker:
         message_file.write_bytes(b"")
         message_file.chmod(0o666)
         try:
-            launch = await self._launch(container, place, message_file)
+            launch = await self.inputs.launch(container, place, message_file)
         except (ConfigError, ApiError, aiohttp.ClientError, OSError) as error:
             record.waiting("CreateContainerConfigError", str(error) or type(error).__name__)
             self._changed()
@@ -268,78 +267,6 @@ class PodWorker:
             return None
         return background(watch_readiness(probe, container, self.address, launch, set_ready))
 
-    async def _launch(self, container: Object, place: Path, message_file: Path) -> Launch:
-        wanted = environment.references(container)
-        if self.volumes is None:
-            wanted |= volumes.volume_references(self.pod)
-        await self._fetch(wanted)
-        if self.volumes is None:
-            self.volumes = await volumes.prepare(self.pod, self.folder / "volumes", self.sources, self)
-        home = str(self.folder / "home")
-        base = {**self.context.base_env, "HOME": home, "HOSTNAME": self.hostname}
-        env = environment.build(self.pod, container, base, self.sources)
-        mounts = volumes.mounts(container, self.pod, self.volumes, env)
-        message_path = container.get("terminationMessagePath") or "/dev/termination-log"
-        plan = ContainerPlan(
-            argv=environment.command_line(container, env),
-            env=env,
-            cwd=container.get("workingDir") or home,
-            mounts=[*mounts, Mount(message_file, message_path)],
-            hosts=self.folder / "hosts",
-            root=place / "root",
-            hostname=self.hostname,
-            namespace=self.pod["metadata"]["namespace"],
-        )
-        return await self.context.isolator.launch(plan)
-
-    async def _fetch(self, wanted: set[tuple[str, str]]) -> None:
-        plurals = {"ConfigMap": "configmaps", "Secret": "secrets"}
-        namespace = self.pod["metadata"]["namespace"]
-        for kind, name in sorted(wanted):
-            try:
-                found = await self.client.request(
-                    "GET", f"/api/v1/namespaces/{namespace}/{plurals[kind]}/{name}"
-                )
-                self.sources.data[kind, name] = environment.entries(kind, found)
-            except ApiError as error:
-                # The node authorizer answers 403 for what does not exist or is not yet known to be used.
-                if error.status not in (403, 404):
-                    raise
-                self.sources.data.pop((kind, name), None)
-
-    async def claimed_volume(self, claim: str) -> Object:
-        """The specification of the persistent volume that is bound to a claim of the pod."""
-        namespace = self.pod["metadata"]["namespace"]
-        path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"
-        name = (await self.client.request("GET", path))["spec"].get("volumeName")
-        if not name:
-            raise ConfigError(f"claim {claim} is not bound to a volume")
-        spec: Object = (await self.client.request("GET", f"/api/v1/persistentvolumes/{name}"))["spec"]
-        return spec
-
-    async def token(self, wanted: Object) -> str:
-        """A token of the pod's service account, for a projected volume."""
-        metadata = self.pod["metadata"]
-        account = self.pod["spec"].get("serviceAccountName") or "default"
-        spec: dict[str, Any] = {
-            "audiences": [wanted["audience"]] if wanted.get("audience") else [],
-            "expirationSeconds": wanted.get("expirationSeconds") or 3600,
-            "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": metadata["name"], "uid": self.uid},
-        }
-        answer = await self.client.request(
-            "POST",
-            f"/api/v1/namespaces/{metadata['namespace']}/serviceaccounts/{account}/token",
-            {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec},
-        )
-        token: str = answer["status"]["token"]
-        return token
-
-    @property
-    def hostname(self) -> str:
-        """The name that the pod has inside, at most as long as Linux allows."""
-        chosen: str = self.pod["spec"].get("hostname") or self.pod["metadata"]["name"]
-        return chosen[:63].rstrip("-.")
-
     # Telling.
 
     def _announce(self) -> None:
@@ -348,12 +275,12 @@ class PodWorker:
         peer = Peer(
             metadata["namespace"],
             self.address,
-            self.hostname,
+            self.inputs.hostname,
             spec.get("subdomain") or "",
             metadata.get("labels") or {},
             ready,
         )
-        self.context.names.announce(self.uid, peer, self.folder / "hosts")
+        self.context.names.announce(self.uid, peer, self.inputs.hosts)
 
     def _changed(self) -> None:
         self._announce()
@@ -376,7 +303,7 @@ class PodWorker:
         }
         if self.verdict is not None:
             result |= {"reason": self.verdict.reason, "message": self.verdict.message}
-        if self.volumes is not None or self.runs:
+        if self.inputs.volumes is not None:
             result |= {"podIP": self.address, "podIPs": [{"ip": self.address}, REPLACE]}
         result["containerStatuses"] = [record.as_status() for record in self.main]
         if self.init:
