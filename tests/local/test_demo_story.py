@@ -138,13 +138,19 @@ def test_waiting_counts_only_while_another_job_holds_a_place():
 @pytest.mark.parametrize(
     ("losses", "fault"),
     [
-        ([(1, 5.5)], "first reported its loss 1 times, so nobody can tell whether it went down."),
+        ([], "first never reported its loss."),
         ([(1, 5.5), (30, 5.0)], "the loss of first isn't clearly down: 5.50 to 5.00."),
+        ([(9, 2.9), (30, 3.1)], "the loss of first isn't clearly down: 2.90 to 3.10."),
     ],
 )
 def test_a_loss_that_is_not_clearly_down_is_a_fault(told, losses, fault):
     told.losses["first"] = losses
     assert told.faults() == [fault]
+
+
+def test_a_loss_that_was_first_seen_late_is_down_from_where_training_starts(told):
+    told.losses["first"] = [(20, 3.1), (30, 2.9)]
+    assert told.faults() == []
 
 
 def test_a_job_that_has_no_status_yet_is_queued():
