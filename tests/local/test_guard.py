@@ -123,6 +123,16 @@ def test_sigkill_of_the_owner_takes_everything_along(isolation: Isolation | None
     eventually(lambda: is_silent(beat))
 
 
+def test_sigkill_of_the_guard_takes_the_program_along(isolation: Isolation | None, tmp_path: Path) -> None:
+    beat = tmp_path / "beat"
+    script = "import sys, time\nwhile True: open(sys.argv[1], 'w').write(str(time.time())); time.sleep(0.02)"
+    process = start(["python", "-c", script, str(beat)], isolation)
+    eventually(beat.exists)
+    process.popen.kill()
+    reports(process)
+    eventually(lambda: is_silent(beat))
+
+
 def test_a_container_sees_only_its_own_processes_and_host_name(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     script = "import os, socket, sys; open(sys.argv[1], 'w').write(f'{socket.gethostname()} {os.getpid()}')"

@@ -89,7 +89,7 @@ def up(state: Path, nodes: Sequence[LocalNode], processes: Sequence[ExtraProcess
         cluster.stop()
         raise
     show(f"the cluster is ready; its logs are in {state}. Point kubectl at it with:")
-    show('  eval "$(python -m kronos.local env)"')
+    show(f'  eval "$(python -m kronos.local env --state {shlex.quote(str(state))})"')
 
 
 def is_running(state: Path) -> bool:

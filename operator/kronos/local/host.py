@@ -120,7 +120,7 @@ class Host:
         )
         self.server = await asyncio.start_unix_server(self._serve, path=socket_address(self.folder))
         await self.plane.start()
-        say(progress=f"starting {len(self.nodes)} nodes")
+        say(progress=f"starting {len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}")
         self.context = self._node_context(self.plane)
         self.admin = ApiClient(self.plane.server, self.plane.authority.certificate, self.plane.admin)
         await self.admin.__aenter__()
@@ -188,7 +188,13 @@ class Host:
         assert self.plane is not None
         agent = NodeAgent(self.nodes[name], self.context, self.plane.node_identity(name))
         self.agents[name] = agent
-        await agent.start()
+        try:
+            await agent.start()
+        except BaseException:
+            # Unless it has been killed meanwhile.
+            if self.agents.pop(name, None) is agent:
+                await agent.kill()
+            raise
 
     async def _kill_node(self, name: str) -> None:
         agent = self.agents.pop(name, None)
