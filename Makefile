@@ -20,9 +20,11 @@ demo: setup ## Watch two jobs train on a real local control plane, from kubectl 
 test: lint pytest ## Check everything: style, types, import arrows, CRDs, then all tests
 
 up: setup ## Start a local cluster with the operator, to play with
-	@$(BIN)/python -m kronos.local up --process "operator=$(BIN)/python -m kronos.local.install run"
-	@eval "$$($(BIN)/python -m kronos.local env)" && $(BIN)/python -m kronos.local.install wait
-	@echo "The operator runs and the fabric is applied. Here: eval \"\$$(make env)\", then kubectl apply -f a job."
+	@trap '$(BIN)/python -m kronos.local down; exit 130' INT TERM; \
+	$(BIN)/python -m kronos.local up --process "operator=$(BIN)/python -m kronos.local.install run" && \
+	eval "$$($(BIN)/python -m kronos.local env)" && \
+	$(BIN)/python -m kronos.local.install wait && \
+	echo "The operator runs and the fabric is applied. Here: eval \"\$$(make env)\", then kubectl apply -f a job."
 
 down: setup ## Stop the local cluster
 	@exec $(BIN)/python -m kronos.local down
