@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -122,14 +123,26 @@ def test_a_killed_rank_ends_in_a_clear_state(forge: Forge, operator: OperatorPro
     forge.wait_until(lambda: not held(forge), "nothing is held any more", 70)
 
 
-def test_a_deleted_pod_starts_the_gang_again_and_it_completes(forge: Forge, operator: OperatorProcess):
-    forge.apply(forge.manifest("phoenix", optimization={"globalBatchSize": 8, "steps": 60}))
-    forge.wait("phoenix", lambda status: status.get("progress", {}).get("step", 0) >= 2)
+def test_a_gang_that_lost_a_pod_goes_on_from_its_checkpoint_to_the_same_weights(
+    forge: Forge, operator: OperatorProcess, tmp_path: Path
+):
+    (tmp_path / "shared").mkdir()
+    sections = {
+        "optimization": {"globalBatchSize": 8, "steps": 40},
+        "checkpoint": {"everySteps": 4, "volume": {"hostPath": {"path": str(tmp_path / "shared")}}},
+        "strategy": {"shardedDataParallel": 2},
+    }
+    forge.apply(forge.manifest("calm", **sections), forge.manifest("phoenix", **sections))
+    forge.wait("phoenix", lambda status: status.get("progress", {}).get("checkpointStep", 0) >= 4)
     forge.cluster.kubectl("-n", forge.name, "delete", "pod", "phoenix-1-0", "--wait=false")
+    forge.wait("phoenix", lambda status: status.get("attempt") == 2)
+    resumed = forge.wait("phoenix", lambda status: status["progress"]["attempt"] == 2)["progress"]["step"]
+    assert resumed >= 4, "it began again from nothing"
     status = forge.wait_phase("phoenix", "Complete", "Failed")
     assert status["phase"] == "Complete", status
     assert (status["attempt"], status["failures"]) == (2, 0)
     assert status["restarts"][0]["cause"] in ("PodLost", "Stopped")
+    assert status["progress"]["digest"] == forge.wait_phase("calm", "Complete")["progress"]["digest"]
 
 
 def test_missing_data_fails_the_job_at_once_with_the_sentence(forge: Forge, operator: OperatorProcess):
@@ -229,7 +242,9 @@ def test_a_finished_job_stays_finished_without_its_pods_and_under_a_new_operator
     assert forge.names("pods") == set()
 
 
-def test_a_name_that_is_taken_by_somebody_else_is_named_and_left_alone(forge: Forge, operator: OperatorProcess):
+def test_a_name_that_is_taken_by_somebody_else_is_named_and_left_alone(
+    forge: Forge, operator: OperatorProcess
+):
     forge.cluster.kubectl("-n", forge.name, "create", "service", "clusterip", "taken", "--clusterip=None")
     forge.apply(forge.manifest("taken"))
     forge.wait("taken", lambda status: "a Service named taken exists already" in status.get("reason", ""))

@@ -11,19 +11,22 @@ from kronos.api.plan import Progress
 
 
 class ProgressServer:
-    """`GET /progress` answers with `Progress` as JSON, `GET /healthz` with `ok`."""
+    """`GET /progress` answers with `Progress` as JSON, or 503 before training began; `GET /healthz` with `ok`."""
 
     def __init__(self, address: str | None, port: int) -> None:
         """Listen on an address (None: all); OSError when the port is taken."""
-        self.progress = Progress(step=0)
+        self.progress: Progress | None = None
         board = self
 
         class Handler(BaseHTTPRequestHandler):
             timeout = 10
 
             def do_GET(self) -> None:
-                if self.path == "/progress":
-                    self._answer(200, "application/json", json.dumps(board.progress.wire()))
+                progress = board.progress
+                if self.path == "/progress" and progress is None:
+                    self._answer(503, "text/plain", "training has not begun")
+                elif self.path == "/progress" and progress is not None:
+                    self._answer(200, "application/json", json.dumps(progress.wire()))
                 elif self.path == "/healthz":
                     self._answer(200, "text/plain", "ok")
                 else:

@@ -72,12 +72,11 @@ def train(plan: Plan, corpus: TextCorpus, place: Place, reporter: Reporter, stat
         world_size=plan.world_size,
         timeout=timedelta(seconds=plan.collective_timeout_seconds),
     )
-    try:
-        Training(plan, corpus, build_layout(plan, place.rank, device), reporter, state).run()
-        # Nobody leaves while another still needs the connection.
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
+    Training(plan, corpus, build_layout(plan, place.rank, device), reporter, state).run()
+    # Nobody leaves while another still needs the connection. After a failure nothing is tidied up: that may hang when
+    # the others are gone, and the process ends anyway.
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 class Training:
@@ -111,6 +110,7 @@ class Training:
         self._state.step = done
         self._log_start(done)
         progress = Progress(step=done, checkpoint_step=self._saved)
+        self._publish(progress)
         self._pace.begin()
         stopping = False
         while done < steps and not stopping:
