@@ -51,14 +51,14 @@ def test_the_launcher_says_that_data_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_missing_plan_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="The plan at .*/plan.json can't be read: .*No such file"):
+    with pytest.raises(InputError, match=r"The plan at .*/plan.json can't be read: .*No such file"):
         read_plan(settings_for(tmp_path / "plan.json"))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
 def test_a_plan_that_is_no_plan_is_told(tmp_path: Path, content: str) -> None:
     (tmp_path / "plan.json").write_text(content)
-    with pytest.raises(InputError, match="The plan at .* is not valid: "):
+    with pytest.raises(InputError, match=r"The plan at .* is not valid: "):
         read_plan(settings_for(tmp_path / "plan.json"))
 
 

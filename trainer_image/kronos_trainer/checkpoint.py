@@ -47,7 +47,8 @@ class Checkpoints:
 
         final, partial = self._root / _folder_name(step), self._root / f".{_folder_name(step)}.partial"
         if self._layout.leader:
-            shutil.rmtree(partial, ignore_errors=True)
+            for stale in self._root.glob(".step-*.partial"):
+                shutil.rmtree(stale, ignore_errors=True)
             partial.mkdir(parents=True)
         dist.barrier()
         save(self._state(), storage_writer=FileSystemWriter(partial))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-
-from torch.distributed import DistError
 
 from kronos.api.plan import PROGRESS_PORT, RENDEZVOUS_PORT, LastWords, Plan, Progress
 from kronos_trainer import exits, log, worker
@@ -20,7 +19,7 @@ from kronos_trainer.mesh import position_of
 from kronos_trainer.messages import Advanced, AtStep, Ended, Failure, Reporter
 from kronos_trainer.processes import RankProcesses
 from kronos_trainer.progress_server import ProgressServer
-from kronos_trainer.rendezvous import Meeting, RendezvousTimeoutError, meet, rank_store
+from kronos_trainer.rendezvous import Meeting, RendezvousError, meet, rank_store
 from kronos_trainer.text import TextCorpus
 
 _POLL_SECONDS = 0.2
@@ -57,17 +56,16 @@ class Member:
             self._serve_progress()
             try:
                 self._meeting = meet(self._settings, self._plan, deadline, self._check_before_start)
-            except RendezvousTimeoutError as error:
+            except RendezvousError as error:
                 return exits.RENDEZVOUS_TIMED_OUT, LastWords(
-                    outcome="Failed", error=f"Rendezvous timed out: {error}."
+                    outcome="Failed", error=f"The gang did not meet: {error}."
                 )
             except _StoppedError:
                 return exits.STOPPED, LastWords(outcome="Stopped")
             logger.info(
                 "all %d members are here; starting %d ranks", len(self._plan.members), len(self._ranks.alive)
             )
-            os.environ["MASTER_ADDR"] = self._meeting.address
-            self._ranks.begin()
+            self._ranks.begin(self._meeting.address)
             return self._watch(self._meeting)
         finally:
             self._ranks.end(0)
@@ -115,7 +113,7 @@ class Member:
                 return self._fail(meeting, own)
             try:
                 note = None if lost_since else meeting.failure()
-            except (DistError, RuntimeError):
+            except RuntimeError:
                 lost_since, note = time.monotonic(), None
             if note is not None and self._ranks.alive:
                 return self._fail_after(note)
@@ -143,7 +141,7 @@ class Member:
         while all(failure.secondary for failure in failures) and time.monotonic() < deadline:
             try:
                 note = meeting.failure()
-            except (DistError, RuntimeError):
+            except RuntimeError:
                 break  # Member 0 is gone; this member can't know more.
             if note is not None:
                 return self._fail_after(note)
@@ -155,7 +153,7 @@ class Member:
         cause = min(failures, key=lambda failure: failure.secondary)
         if not cause.secondary:
             # Two members may fail on their own at once: the first note stands, and each tells its own story.
-            with suppress(DistError, RuntimeError):
+            with suppress(RuntimeError):
                 meeting.note_failure(cause)
         return self._conclude(cause)
 
@@ -186,30 +184,27 @@ class Member:
         steps = [process.step for process in self._ranks.processes if process.step is not None]
         return min(steps, default=None)
 
-    def _run_rank(self, rank: int, local_rank: int, wait: Callable[[], bool], reporter: Reporter) -> int:
+    def _run_rank(self, rank: int, local_rank: int, wait: Callable[[], str], reporter: Reporter) -> int:
         """The life of a rank, in its own process."""
         log.configure(f"rank={rank}")
         state = worker.RankState()
-        if not wait():
+        address = wait()
+        if not address:
             return exits.STOPPED
         state.listen()
+        faulthandler.enable()
         try:
-            address = self._rank_address()
             self._export(rank, local_rank, address)
             store = rank_store(address, self._plan.attempt, self._plan.collective_timeout_seconds)
             place = worker.Place(rank, local_rank, store)
             worker.train(self._plan, self._corpus, place, reporter, state)
         except Exception as error:
             failure = describe(error, traceback.format_exc(), rank, state.step)
-            logger.error("failed after step %s: %s\n%s", state.step, failure.error, failure.trace)
+            when = "before training" if state.step is None else f"after step {state.step}"
+            logger.error("failed %s: %s\n%s", when, failure.error, failure.trace)
             reporter.send(failure)
             return exits.BAD_INPUT if failure.user_error else exits.FAILED
         return exits.COMPLETE
-
-    def _rank_address(self) -> str:
-        if self._settings.member == 0:
-            return self._settings.pod_ip or "127.0.0.1"
-        return self._settings.master
 
     def _export(self, rank: int, local_rank: int, address: str) -> None:
         """The variables that torch and user code expect: RANK is the rank in torch's process group."""

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from kronos_trainer.messages import Advanced, AtStep, Ended, Failure, Reporter, parse
 
 _PR_SET_PDEATHSIG = 1
-_GO = b"!"
+_WORD_BYTES = 512
 
-RankBody = Callable[[int, int, Callable[[], bool], Reporter], int]
+RankBody = Callable[[int, int, Callable[[], str], Reporter], int]
 """Called in the rank's process with (rank, local rank, wait for the word to begin, reporter); returns the exit code.
-The wait is over with False when the launcher has gone."""
+The wait gives the word, or nothing when the launcher has gone."""
 
 
 @dataclass
@@ -62,11 +62,11 @@ class RankProcesses:
         """Ranks that have not ended yet."""
         return [process for process in self.processes if process.alive]
 
-    def begin(self) -> None:
-        """Give every rank the word to begin."""
+    def begin(self, word: str) -> None:
+        """Give every rank the word to begin: a short text that it needs to know by then."""
         for process in self.processes:
             with suppress(BrokenPipeError):
-                os.write(process.go, _GO)
+                os.write(process.go, word.encode())
 
     def poll(self, timeout: float) -> list[AtStep | Advanced | Ended | Failure]:
         """Messages that arrived within `timeout` seconds; a rank that died without a word counts as a failure."""
@@ -144,7 +144,9 @@ class RankProcesses:
                     os.close(other.go)
                 os.close(reports_in)
                 os.close(go_out)
-                code = body(rank, local_rank, lambda: os.read(go_in, 1) == _GO, Reporter(reports_out))
+                code = body(
+                    rank, local_rank, lambda: os.read(go_in, _WORD_BYTES).decode(), Reporter(reports_out)
+                )
                 sys.stdout.flush()
                 sys.stderr.flush()
             finally:

@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.1
 _STORE_TIMEOUT = timedelta(seconds=30)
 
 
-class RendezvousTimeoutError(Exception):
+class RendezvousError(Exception):
     """Not every member arrived in time; the message names those that are missing."""
 
 
@@ -38,7 +38,7 @@ class Meeting:
         self._store.compare_set("failure", "", failure.model_dump_json())
 
     def failure(self) -> Failure | None:
-        """The note that a member left, if any; DistError or RuntimeError when member 0 is gone."""
+        """The note that a member left, if any; RuntimeError when member 0 is gone."""
         if not self._store.check(["failure"]):
             return None
         return Failure.model_validate_json(self._store.get("failure"))
@@ -52,14 +52,14 @@ class Meeting:
                 deadline = time.monotonic() + linger_seconds
                 while time.monotonic() < deadline and not self._store.check(keys):
                     time.sleep(_POLL_SECONDS)
-        except (DistError, RuntimeError):
+        except RuntimeError:
             pass  # Member 0 has ended already: there is nobody left to tell.
 
 
 def meet(settings: Settings, plan: Plan, deadline: float, interrupt: Callable[[], None]) -> Meeting:
     """Wait until every member of the gang has arrived.
 
-    deadline: on the monotonic clock. interrupt: called often; may raise to give up. Raises RendezvousTimeoutError, or
+    deadline: on the monotonic clock. interrupt: called often; may raise to give up. Raises RendezvousError, or
     InputError when the members don't hold the same plan.
     """
     if settings.member == 0:
@@ -69,15 +69,20 @@ def meet(settings: Settings, plan: Plan, deadline: float, interrupt: Callable[[]
     # A late pod of an earlier attempt must not count as a member of this one.
     store = PrefixStore(f"attempt/{plan.attempt}", store)
     fingerprint = sha256(plan.model_dump_json().encode()).hexdigest()
-    store.set(f"member/{settings.member}", fingerprint)
-    missing = list(range(len(plan.members)))
-    while missing := [member for member in missing if not store.check([f"member/{member}"])]:
-        if time.monotonic() > deadline:
-            raise _timeout(plan, missing)
-        interrupt()
-        time.sleep(_POLL_SECONDS)
-    for member in range(len(plan.members)):
-        if store.get(f"member/{member}").decode() != fingerprint:
+    missing = [member for member in range(len(plan.members)) if member != settings.member]
+    try:
+        store.set(f"member/{settings.member}", fingerprint)
+        while missing := [member for member in missing if not store.check([f"member/{member}"])]:
+            if time.monotonic() > deadline:
+                raise _timeout(plan, missing)
+            interrupt()
+            time.sleep(_POLL_SECONDS)
+        fingerprints = [store.get(f"member/{member}").decode() for member in range(len(plan.members))]
+    except DistError as error:
+        meanwhile = f" while {_names(plan, missing)} had not arrived" if missing else ""
+        raise RendezvousError(f"{_names(plan, [0])} has left{meanwhile}") from error
+    for member, other in enumerate(fingerprints):
+        if other != fingerprint:
             raise InputError(f"Member {member} was given another plan than member {settings.member}.")
     return Meeting(settings, plan, store, address)
 
@@ -127,9 +132,14 @@ def _reach_store(
             time.sleep(_POLL_SECONDS)
 
 
-def _timeout(plan: Plan, missing: list[int]) -> RendezvousTimeoutError:
-    names = ", ".join(f"{member} (node {plan.members[member].node})" for member in missing)
-    noun, verb = ("member", "has") if len(missing) == 1 else ("members", "have")
-    return RendezvousTimeoutError(
-        f"after {plan.rendezvous_timeout_seconds} s {noun} {names} of {len(plan.members)} {verb} not arrived"
+def _timeout(plan: Plan, missing: list[int]) -> RendezvousError:
+    verb = "has" if len(missing) == 1 else "have"
+    return RendezvousError(
+        f"after {plan.rendezvous_timeout_seconds} s {_names(plan, missing)} of {len(plan.members)} "
+        f"{verb} not arrived"
     )
+
+
+def _names(plan: Plan, members: list[int]) -> str:
+    names = ", ".join(f"{member} (node {plan.members[member].node})" for member in members)
+    return f"member {names}" if len(members) == 1 else f"members {names}"
