@@ -64,8 +64,9 @@ def test_a_killed_node_turns_not_ready_and_comes_back_without_its_pods(
     assert again["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 137
 
 
+@pytest.mark.parametrize("phase", ["Running", "Failed"])
 def test_a_pod_deleted_while_its_node_is_away_goes_when_the_node_returns(
-    translating_cluster: LocalCluster, translating_kube: Kube
+    translating_cluster: LocalCluster, translating_kube: Kube, phase: str
 ) -> None:
     space = new_namespace(translating_cluster, translating_kube)
     space.run("stays", "import time; time.sleep(100)", nodeName="rack-b-0")
@@ -75,5 +76,10 @@ def test_a_pod_deleted_while_its_node_is_away_goes_when_the_node_returns(
     pod = translating_kube.get(space.path("stays"))
     assert pod is not None
     assert pod["metadata"]["deletionTimestamp"]
+    # As when the node had reported the end, but was lost before it could remove the pod.
+    patch = {"status": {"phase": phase}}
+    translating_kube.request("PATCH", space.path("stays") + "/status", patch, "application/merge-patch+json")
     translating_cluster.start_node("rack-b-0")
     space.gone("stays")
+    folder = translating_cluster.state / "nodes" / "rack-b-0"
+    assert not (folder / pod["metadata"]["uid"] / "home").exists()

@@ -177,8 +177,16 @@ class NodeAgent:
         listed = {pod["metadata"]["uid"] for pod in pods}
         for uid in [uid for uid in self.pods if uid not in listed]:
             self._forget(uid)
+        self._remove_folders_of_others(listed)
         for pod in sorted(pods, key=lambda item: item["metadata"]["creationTimestamp"]):
             self._on_event("ADDED", pod)
+
+    def _remove_folders_of_others(self, listed: set[str]) -> None:
+        """Delete what is left of pods that were removed while this node was away."""
+        if self.folder.is_dir():
+            for folder in self.folder.iterdir():
+                if folder.name not in listed and folder.name not in self.workers:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _on_event(self, kind: str, pod: Object) -> None:
         uid = pod["metadata"]["uid"]
@@ -188,7 +196,7 @@ class NodeAgent:
         self.pods[uid] = pod
         if uid in self.workers:
             self.workers[uid].update(pod)
-        elif (pod.get("status") or {}).get("phase") not in TERMINAL:
+        elif is_unfinished(pod):
             folder = self._pod_folder(uid)
             rejection = self._admit(pod)
             self.workers[uid] = PodWorker(pod, self.context, self.client, folder, self.capacity, rejection)
@@ -249,6 +257,12 @@ class NodeAgent:
         worker = self.workers.get(uid)
         run = worker.runs.get(container) if worker else None
         return wanted[0], run.log if run is not None and run.log.path == wanted[0] else None
+
+
+def is_unfinished(pod: Object) -> bool:
+    """Whether something is left to do for a pod: to run it, or to remove what an earlier life has ended."""
+    ended = (pod.get("status") or {}).get("phase") in TERMINAL
+    return not ended or "deletionTimestamp" in pod["metadata"]
 
 
 def is_ready(node: Object) -> bool:

@@ -340,7 +340,7 @@ class PodWorker:
                 await call()
                 return
             except ApiError as error:
-                if error.status in (404, 409):
+                if error.status == 404:
                     return
                 log.warning("pod %s: %s", self.path, error)
                 if error.status in (400, 403, 422):
