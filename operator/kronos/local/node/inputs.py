@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kronos.local.node.isolation import ContainerPlan, Launch
 from kronos.local.node.rootfs import Mount
 
 Object = Mapping[str, Any]
+AUTHORIZER_LAG_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)
 PLURALS = {"ConfigMap": "configmaps", "Secret": "secrets"}
 
 
@@ -76,14 +78,28 @@ class PodInputs:
 
     async def _fetch(self, wanted: set[tuple[str, str]]) -> None:
         for kind, name in sorted(wanted):
-            try:
-                found = await self.client.request("GET", f"{self.namespace_path}/{PLURALS[kind]}/{name}")
-                self.sources.data[kind, name] = environment.entries(kind, found)
-            except ApiError as error:
-                # The node authorizer answers 403 for what does not exist or is not yet known to be used.
-                if error.status not in (403, 404):
-                    raise
+            found = await self._read(f"{self.namespace_path}/{PLURALS[kind]}/{name}")
+            if found is None:
                 self.sources.data.pop((kind, name), None)
+            else:
+                self.sources.data[kind, name] = environment.entries(kind, found)
+
+    async def _read(self, path: str) -> Object | None:
+        """An object of the pod's namespace, None when there is none.
+
+        The node authorizer answers 403 for what does not exist, and also for a moment until it has heard that a pod
+        here uses the object, which may be later than this node: hence the repetitions.
+        """
+        for pause in (*AUTHORIZER_LAG_SECONDS, 0.0):
+            try:
+                return await self.client.request("GET", path)
+            except ApiError as error:
+                if error.status == 404:
+                    return None
+                if error.status != 403:
+                    raise
+            await asyncio.sleep(pause)
+        return None
 
     async def claimed_volume(self, claim: str) -> Object:
         """The specification of the persistent volume that is bound to a claim of the pod."""
