@@ -16,7 +16,10 @@ from typing import Any, Self
 from kronos.api.plan import PROGRESS_PORT, LastWords, Plan
 
 _ROOT = Path(__file__).resolve().parents[2]
-_NETWORKS = itertools.count()
+_GANGS = itertools.count()
+_LARGEST_GANG = 8
+# Local clusters take their pods' addresses from 127.1.0.0 to 127.254.255.255.
+_NETWORK = f"127.255.{os.getpid() % 255}"
 
 FAULTY = """
 import sys
@@ -49,7 +52,8 @@ class Gang:
         self._folder = folder
         self._plan = plan
         self._fault = fault
-        self._network = f"127.{1 + os.getpid() % 250}.{next(_NETWORKS) % 250}"
+        assert len(plan.members) <= _LARGEST_GANG
+        self._first_host = 1 + next(_GANGS) % 30 * _LARGEST_GANG
         self._members: dict[int, subprocess.Popen[str]] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self.plan_file = folder / "plan.json"
@@ -78,8 +82,8 @@ class Gang:
                 "PYTHONPATH": f"{_ROOT / 'operator'}{os.pathsep}{_ROOT / 'trainer_image'}",
                 "KRONOS_PLAN": str(self.plan_file),
                 "KRONOS_MEMBER": str(member),
-                "KRONOS_MASTER": f"{self._network}.1",
-                "KRONOS_POD_IP": f"{self._network}.{member + 1}",
+                "KRONOS_MASTER": self.address(0),
+                "KRONOS_POD_IP": self.address(member),
                 "KRONOS_TERMINATION_LOG": str(self._folder / f"words-{member}"),
                 **environment,
             }
@@ -88,6 +92,10 @@ class Gang:
                 command, env=variables, stdout=log, stderr=subprocess.STDOUT, text=True
             )
             log.close()
+
+    def address(self, member: int) -> str:
+        """The address of a member's pod."""
+        return f"{_NETWORK}.{self._first_host + member}"
 
     def process(self, member: int) -> subprocess.Popen[str]:
         """The launcher's process of a member."""
@@ -111,12 +119,19 @@ class Gang:
 
     def get(self, path: str) -> Any:
         """A page of the first member's progress server; None when it doesn't answer."""
-        url = f"http://{self._network}.1:{PROGRESS_PORT}{path}"
+        url = f"http://{self.address(0)}:{PROGRESS_PORT}{path}"
         try:
             with urllib.request.urlopen(url, timeout=2) as answer:
                 return answer.read().decode()
         except OSError:
             return None
+
+    def until_waiting(self, seconds: float = 60) -> None:
+        """Wait until the first member has forked its ranks and serves its progress port."""
+        deadline = time.monotonic() + seconds
+        while self.get("/healthz") is None:
+            assert time.monotonic() < deadline, self.log(0)
+            time.sleep(0.05)
 
     def until_step(self, step: int, seconds: float = 60) -> dict[str, Any]:
         """Wait until the gang has done a step; its progress then."""

@@ -76,7 +76,7 @@ class Ranks:
         messages = self.each(plan, "train", stop_after=stop_after)[0]
         reports = [message["progress"] for message in messages if message["kind"] == "progress"]
         ended = [message for message in messages if message["kind"] == "ended"]
-        losses = {report["step"]: report["loss"] for report in reports}
+        losses = {report["step"]: report["loss"] for report in reports if report["loss"] is not None}
         return Run(losses, reports[-1].get("digest"), ended[0]["stopped"], min(losses))
 
     def _collect(self, ends: list[Connection]) -> list[Any]:

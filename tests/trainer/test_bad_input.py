@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,3 +159,8 @@ def test_data_that_shrinks_while_training_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.txt").unlink()
     with pytest.raises(InputError, match="can't be read any more"):
         corpus.read(0)
+
+
+def test_plan_and_data_are_checked_without_loading_torch() -> None:
+    code = "import sys, kronos_trainer.launcher; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
