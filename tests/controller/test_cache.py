@@ -36,11 +36,28 @@ def test_the_late_deletion_of_a_predecessor_does_not_remove_its_successor():
     assert store.views == {}
 
 
+def test_an_answer_that_is_slower_than_the_watch_does_not_bring_back_what_is_gone():
+    store = Store(version_of)
+    store.put(raw("a", 10))
+    store.remove(raw("a", 12))
+    assert not store.put(raw("a", 11))
+    assert not store.put(raw("a", 12))
+    assert store.views == {}
+    assert store.put(raw("a", 13, uid="2")), "another object of the same name"
+
+
+def test_what_a_full_list_has_dropped_does_not_come_back_either():
+    store = Store(version_of)
+    store.put(raw("a", 10))
+    store.replace([], version=20)
+    assert not store.put(raw("a", 11))
+
+
 def test_a_full_list_drops_what_is_gone_and_keeps_what_is_newer_than_the_list():
     store = Store(version_of)
     for name, version in (("gone", 5), ("kept", 6), ("newer", 30)):
-        store.put(raw(name, version))
-    assert store.replace([raw("kept", 6), raw("new", 7)], version=20)
+        store.put(raw(name, version, uid=name))
+    assert store.replace([raw("kept", 6, uid="kept"), raw("new", 7, uid="new")], version=20)
     assert sorted(name for _, name in store.views) == ["kept", "new", "newer"]
 
 
@@ -51,6 +68,6 @@ def test_an_object_that_makes_no_sense_is_left_out_and_the_others_stay():
         return version_of(document)
 
     store = Store(fussy)
-    store.put(raw("bad", 1))
-    store.put(raw("good", 2))
+    store.put(raw("bad", 1, uid="bad"))
+    store.put(raw("good", 2, uid="good"))
     assert list(store.views) == [("n", "good")]

@@ -2,12 +2,13 @@
 
 Three sources fill it: full lists, watch events, and the answers to our own writes. The answers matter: a decision must
 see what the decision before it wrote, also when the watch is late. A resource version older than the one that is known
-never replaces it.
+never replaces it, and an object that is gone never comes back by an answer that was slower than the watch.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -24,6 +25,9 @@ ObjectKey = tuple[str, str]
 
 logger = logging.getLogger(__name__)
 
+_REMEMBERED_DELETIONS = 10_000
+"""Far more than can be on their way in answers at once."""
+
 
 class Store(Generic[View]):
     """The objects of one kind: as received, and as seen by decisions."""
@@ -32,12 +36,13 @@ class Store(Generic[View]):
         self._translate = translate
         self.raw: dict[ObjectKey, Json] = {}
         self.views: dict[ObjectKey, View] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
 
     def put(self, raw: Json) -> bool:
         """Take in an object unless a newer version of it is known; says whether it was news."""
         key = _key(raw)
         known = self.raw.get(key)
-        if known is not None and _version(known) >= _version(raw):
+        if raw["metadata"]["uid"] in self._gone or (known is not None and _version(known) >= _version(raw)):
             return False
         try:
             view = self._translate(raw)
@@ -53,6 +58,7 @@ class Store(Generic[View]):
     def remove(self, raw: Json) -> bool:
         """Forget an object that was deleted, unless another of the same name has followed it."""
         key = _key(raw)
+        self._bury(raw)
         known = self.raw.get(key)
         if known is None or known["metadata"]["uid"] != raw["metadata"]["uid"]:
             return False
@@ -60,12 +66,17 @@ class Store(Generic[View]):
         self.views.pop(key, None)
         return True
 
+    def _bury(self, raw: Json) -> None:
+        self._gone[raw["metadata"]["uid"]] = None
+        if len(self._gone) > _REMEMBERED_DELETIONS:
+            self._gone.popitem(last=False)
+
     def replace(self, items: Iterable[Json], version: int) -> bool:
         """Make the store equal to a full list of that resource version; newer knowledge stays."""
         listed = {_key(item): item for item in items}
         gone = [key for key, raw in self.raw.items() if key not in listed and _version(raw) <= version]
         for key in gone:
-            del self.raw[key]
+            self._bury(self.raw.pop(key))
             self.views.pop(key, None)
         news = [self.put(item) for item in listed.values()]
         return bool(gone) or any(news)
