@@ -44,4 +44,4 @@ def forge(shared_cluster: LocalCluster, text: Path) -> Iterator[Forge]:
     place = Forge(shared_cluster, f"forge-{next(_numbers)}", text)
     yield place
     place.cluster.kubectl("-n", place.name, "delete", "ktj", "--all")
-    place.wait_until(lambda: not place.names("pods"), "pods of deleted jobs are gone", 60)
+    place.wait_until(lambda: not place.held(), "pods of deleted jobs hold nothing", 90)

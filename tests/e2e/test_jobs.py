@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.operators import Forge, OperatorProcess, processes_with
+from support.operators import Forge, OperatorProcess, ended, processes_with
 
 pytestmark = [pytest.mark.cluster, pytest.mark.training, pytest.mark.timeout(240)]
 
@@ -21,24 +21,6 @@ WHOLE_BATCH = {"globalBatchSize": 10, "steps": 3}
 
 def conditions(status: dict) -> dict[str, str]:
     return {item["type"]: item["status"] for item in status["conditions"]}
-
-
-def ended(pod: dict) -> bool:
-    return pod["status"].get("phase") in ("Succeeded", "Failed")
-
-
-def gangs_of(forge: Forge) -> dict[str, list[dict]]:
-    """All pods, by job."""
-    gangs: dict[str, list[dict]] = {}
-    for pod in forge.list("pods"):
-        gangs.setdefault(pod["metadata"]["labels"]["training.kronos.dev/job"], []).append(pod)
-    return gangs
-
-
-def held(forge: Forge) -> dict[str, int]:
-    """Number of pods that hold something, by job, of the jobs that have such."""
-    counts = {job: sum(not ended(pod) for pod in pods) for job, pods in gangs_of(forge).items()}
-    return {job: count for job, count in counts.items() if count}
 
 
 def slots_taken(gangs: dict[str, list[dict]]) -> int:
@@ -71,7 +53,7 @@ def test_two_jobs_that_need_sixty_percent_each_run_one_after_the_other(
     waited = False
     while True:
         # Pods first: a status read later can only be further on.
-        gangs = gangs_of(forge)
+        gangs = forge.gangs()
         statuses = {name: forge.status(name) for name in ("first", "second")}
         for name, other in (("first", "second"), ("second", "first")):
             if gangs.get(name) and not any(ended(pod) for pod in gangs[name]):
@@ -120,7 +102,7 @@ def test_a_killed_rank_ends_in_a_clear_state(forge: Forge, operator: OperatorPro
     assert "member 0 on" in status["reason"]
     assert "signal 9" in status["reason"] or "killed" in status["reason"].lower()
     assert conditions(status)["Failed"] == "True"
-    forge.wait_until(lambda: not held(forge), "nothing is held any more", 70)
+    forge.wait_until(lambda: not forge.held(), "nothing is held any more", 70)
 
 
 def test_a_gang_that_lost_a_pod_goes_on_from_its_checkpoint_to_the_same_weights(
@@ -168,7 +150,7 @@ def test_an_operator_killed_while_placing_ends_where_an_undisturbed_one_does(
         if index == 0:  # the place is on record, and little more
             forge.wait(name, lambda status: "placement" in status, pause=0)
         elif index == 1:
-            forge.wait_until(lambda name=name: held(forge).get(name), "a pod exists")
+            forge.wait_until(lambda name=name: forge.held().get(name), "a pod exists")
         else:
             time.sleep(draw.uniform(0, 1.5))
         operator.kill()
@@ -224,7 +206,7 @@ def test_a_suspended_job_lets_go_of_its_slots_and_goes_on_later(forge: Forge, op
     patch = '{"spec": {"scheduling": {"suspend": %s}}}'
     forge.cluster.kubectl("-n", forge.name, "patch", "ktj", "nap", "--type=merge", "-p", patch % "true")
     forge.wait_phase("nap", "Suspended")
-    forge.wait_until(lambda: not held(forge), "nothing is held any more", 70)
+    forge.wait_until(lambda: not forge.held(), "nothing is held any more", 70)
     forge.cluster.kubectl("-n", forge.name, "patch", "ktj", "nap", "--type=merge", "-p", patch % "false")
     status = forge.wait("nap", lambda status: status.get("progress", {}).get("attempt") == 2)
     assert (status["phase"], status["attempt"], status["failures"]) == ("Running", 2, 0)

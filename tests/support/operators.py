@@ -106,6 +106,18 @@ class Forge:
         """Names of all objects of a kind in the namespace."""
         return {item["metadata"]["name"] for item in self.list(kind)}
 
+    def gangs(self) -> dict[str, list[Object]]:
+        """All pods in the namespace, by job."""
+        gangs: dict[str, list[Object]] = {}
+        for pod in self.list("pods"):
+            gangs.setdefault(pod["metadata"]["labels"]["training.kronos.dev/job"], []).append(pod)
+        return gangs
+
+    def held(self) -> dict[str, int]:
+        """Number of pods that hold something, by job, of the jobs that have such."""
+        counts = {job: sum(not ended(pod) for pod in pods) for job, pods in self.gangs().items()}
+        return {job: count for job, count in counts.items() if count}
+
     def job(self, name: str) -> Object:
         """A job as stored."""
         found: Object = json.loads(self.cluster.kubectl("-n", self.name, "get", "ktj", name, "-o", "json"))
@@ -149,6 +161,11 @@ class Forge:
         while not holds():
             assert time.monotonic() < deadline, f"not after {seconds} s: {what}"
             time.sleep(0.1)
+
+
+def ended(pod: Object) -> bool:
+    """Whether a pod holds nothing any more."""
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
 def processes_with(text: str) -> list[int]:
