@@ -48,7 +48,8 @@ format: setup ## Format the code and mend what can be mended
 	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format .
 
 pytest: setup ## Run all tests
-	@echo "== tests" && exec $(BIN)/pytest
+	@# Two files at a time, since many tests wait for processes; whole files, since some share a cluster.
+	@echo "== tests" && exec $(BIN)/pytest -n 2 --dist loadfile
 
 clean: ## Remove what the commands made in this folder (stop the local cluster first)
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
