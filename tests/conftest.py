@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from kronos.local import LocalCluster
 from support.cluster import running_cluster
+
+
+# A shell that runs tests in the background has them ignore Ctrl-C, which their children would inherit: then a test that
+# interrupts a command would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
