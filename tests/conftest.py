@@ -10,7 +10,6 @@ import pytest
 from kronos.local import LocalCluster
 from support.cluster import running_cluster
 
-
 # A shell that runs tests in the background has them ignore Ctrl-C, which their children would inherit: then a test that
 # interrupts a command would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -176,6 +176,10 @@ BAD_JOBS: dict[str, tuple[Json, str]] = {
         {"spec.model.keyValueHeads": 2, "spec.strategy": {"tensorParallel": 4}},
         "tensorParallel must divide model.keyValueHeads; change one of them",
     ),
+    "tensor parallel that doesn't divide the feed-forward size": (
+        {"spec.model.feedForwardSize": 1001, "spec.strategy": {"tensorParallel": 2}},
+        "tensorParallel must divide model.feedForwardSize; change one of them",
+    ),
     "more stages than layers": (
         {"spec.strategy": {"pipelineParallel": 13}},
         "pipelineParallel must not exceed model.layers; lower it",

@@ -193,6 +193,11 @@ class TrainingJobSpec(Model):
                 "tensorParallel must divide model.keyValueHeads; change one of them",
             ),
             (
+                "!has(self.strategy.tensorParallel) || !has(self.model.feedForwardSize) || "
+                "self.model.feedForwardSize % self.strategy.tensorParallel == 0",
+                "tensorParallel must divide model.feedForwardSize; change one of them",
+            ),
+            (
                 "!has(self.strategy.pipelineParallel) || self.strategy.pipelineParallel <= self.model.layers",
                 "pipelineParallel must not exceed model.layers; lower it",
             ),
