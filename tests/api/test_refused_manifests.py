@@ -133,12 +133,20 @@ BAD_JOBS: dict[str, tuple[Json, str]] = {
         "give exactly one of persistentVolumeClaim and hostPath",
     ),
     "data where checkpoints go": (
-        {
-            "spec.data.path": "/kronos/checkpoints/data",
-            "spec.data.volume": HOST,
-            "spec.checkpoint": {"everySteps": 5, "volume": CLAIM},
-        },
-        "/kronos/checkpoints is where checkpoints are mounted; choose another data.path",
+        {"spec.data.path": "/kronos/checkpoints/data", "spec.data.volume": HOST},
+        "folders in /kronos are the operator's; choose another data.path",
+    ),
+    "data over the root": (
+        {"spec.data.path": "/", "spec.data.volume": HOST},
+        "the data's volume can't be mounted there",
+    ),
+    "data over the temporary folder": (
+        {"spec.data.path": "/tmp", "spec.data.volume": HOST},
+        "choose a data.path of its own without a / at its end, such as /data",
+    ),
+    "data over the temporary folder, spelt otherwise": (
+        {"spec.data.path": "/tmp/", "spec.data.volume": HOST},
+        "the data's volume can't be mounted there",
     ),
     "no include patterns": ({"spec.data.include": []}, "spec.data.include"),
     "no steps": ({"spec.optimization.steps": 0}, "spec.optimization.steps"),

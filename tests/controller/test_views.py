@@ -174,10 +174,10 @@ def test_a_spec_that_cannot_be_read_is_named_and_never_raises():
     assert "the spec isn't valid: model.layers" in view.invalid
 
 
-def test_a_status_that_kronos_did_not_write_stops_the_job_and_never_starts_it_over():
+def test_a_status_that_cannot_be_read_makes_the_job_opaque():
     view = job_view(raw_job(status={"phase": "Done"}))
-    assert view.spec is None
-    assert "the status isn't one that Kronos wrote" in view.invalid
+    assert (view.spec, view.opaque) == (None, True)
+    assert "the status isn't one that this operator can read: phase" in view.invalid
 
 
 def test_fields_that_a_newer_operator_added_to_the_status_are_ignored():

@@ -398,6 +398,24 @@ def test_an_unreadable_spec_is_reported_and_nothing_is_done():
     assert (world.status("burner").reason, world.pods) == ("the spec isn't valid: model.layers: too many", {})
 
 
+def test_a_job_whose_status_cannot_be_read_is_left_as_it_is():
+    world = World(replace(job("burner"), spec=None, invalid="the status isn't one", opaque=True))
+    decision = world.round()["burner"]
+    assert (decision.status, decision.actions) == (world.jobs["forge", "burner"].status, ())
+    assert decision.status.observed_generation == 0, "nothing was written"
+
+
+def test_a_gang_that_is_done_when_it_is_suspended_is_done():
+    world = running_world()
+    world.finish("burner", step=100)
+    item = world.jobs["forge", "burner"]
+    assert item.spec is not None
+    document = item.spec.wire() | {"scheduling": {"suspend": True}}
+    world.jobs["forge", "burner"] = replace(item, spec=TrainingJobSpec.model_validate(document))
+    world.settle()
+    assert world.status("burner").phase == "Complete"
+
+
 def test_a_refused_creation_shows_in_the_reason():
     world = World(job("burner"))
     world.round()

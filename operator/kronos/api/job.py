@@ -19,6 +19,21 @@ _DEGREES = ("dataParallel", "shardedDataParallel", "tensorParallel", "pipelinePa
 _PRODUCT = " * ".join(f"(has(self.strategy.{name}) ? self.strategy.{name} : 1)" for name in _DEGREES)
 _BATCH_RANKS = " * ".join(f"(has(self.strategy.{name}) ? self.strategy.{name} : 1)" for name in _DEGREES[:2])
 
+_TAKEN_PATHS = (
+    "/bin",
+    "/dev",
+    "/etc",
+    "/etc/kronos",
+    "/kronos",
+    "/lib",
+    "/proc",
+    "/sys",
+    "/tmp",
+    "/usr",
+    "/var",
+)
+"""Folders that a volume would hide and the container needs."""
+
 
 class Accelerators(Model):
     """How many accelerators, and of which kind."""
@@ -215,9 +230,14 @@ class TrainingJobSpec(Model):
                 "text is read as bytes, so model.vocabularySize must be at least 256",
             ),
             (
-                "!has(self.checkpoint) || !has(self.data.volume) || "
-                "(self.data.path != '/kronos/checkpoints' && !self.data.path.startsWith('/kronos/checkpoints/'))",
-                "/kronos/checkpoints is where checkpoints are mounted; choose another data.path",
+                "!has(self.data.volume) || !(self.data.path.endsWith('/') || "
+                f"self.data.path in [{', '.join(repr(path) for path in _TAKEN_PATHS)}])",
+                "the data's volume can't be mounted there; choose a data.path of its own without a / at its end, "
+                "such as /data",
+            ),
+            (
+                "!has(self.data.volume) || !self.data.path.startsWith('/kronos/')",
+                "folders in /kronos are the operator's; choose another data.path, such as /data",
             ),
             (
                 "!self.template.env.exists(e, e.name.startsWith('KRONOS_'))",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -19,6 +20,8 @@ from kronos.placement import Node, Taint
 
 Json = Mapping[str, Any]
 
+logger = logging.getLogger(__name__)
+
 
 def job_view(raw: Json) -> JobView:
     """A KronosTrainingJob. A spec that this operator can't read becomes `invalid`, never an exception."""
@@ -28,12 +31,14 @@ def job_view(raw: Json) -> JobView:
         spec = TrainingJobSpec.model_validate(raw.get("spec") or {})
     except ValidationError as error:
         invalid = f"the spec isn't valid: {_first_error(error)}"
+    opaque = False
     try:
         status = TrainingJobStatus.model_validate(raw.get("status") or {})
     except ValidationError as error:
-        # Written by something else than Kronos; starting over from it could start a finished job again.
-        status = TrainingJobStatus()
-        spec, invalid = None, f"the status isn't one that Kronos wrote: {_first_error(error)}"
+        # Written by another version or by somebody else. Whoever wrote a fresh one could start a finished job again.
+        status, opaque = TrainingJobStatus(), True
+        spec, invalid = None, f"the status isn't one that this operator can read: {_first_error(error)}"
+        logger.warning("%s/%s is left as it is: %s", metadata["namespace"], metadata["name"], invalid)
     return JobView(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -43,6 +48,7 @@ def job_view(raw: Json) -> JobView:
         spec=spec,
         status=status,
         invalid=invalid,
+        opaque=opaque,
         deleting="deletionTimestamp" in metadata,
     )
 

@@ -43,7 +43,7 @@ _BACKOFF_MOST = timedelta(minutes=5)
 
 def decide(job: JobView, snapshot: Snapshot, outcome: Outcome | None) -> Decision:
     """What to write and do for one job. `outcome` is what admission said, None when the job didn't ask."""
-    if job.deleting:
+    if job.deleting or job.opaque:
         return Decision(job.status)
     if job.status.phase in ("Complete", "Failed"):
         return Decision(job.status, actions=_clear(snapshot, snapshot.pods_of(job)))

@@ -1,7 +1,7 @@
 """A gang that holds a place, and the chain of questions that may end its attempt.
 
 Each policy looks at the gang and the clock and gives a verdict or nothing; the first verdict counts. Their order is
-the order of what people would call the reason: what they asked for, then success, then the earliest failure, then
+the order of what people would call the reason: success, then what they asked for, then the earliest failure, then
 losses, then time running out.
 """
 
@@ -227,8 +227,8 @@ def why_not_running(gang: Gang) -> str:
 
 
 POLICIES: tuple[Callable[[Gang], Verdict | None], ...] = (
-    suspended,
     completed,
+    suspended,
     failed,
     node_lost,
     member_lost,

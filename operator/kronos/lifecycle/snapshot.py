@@ -30,6 +30,8 @@ class JobView:
     """None when the stored spec isn't valid for this operator; `invalid` then says why."""
     status: TrainingJobStatus
     invalid: str = ""
+    opaque: bool = False
+    """The stored status can't be read, so what was decided before is unknown: the job is left as it is."""
     deleting: bool = False
 
     @property
