@@ -9,7 +9,6 @@ import pytest
 from kronos.local import LocalNode, default_topology
 from kronos.local.__main__ import environment_lines, main, parse_process, read_nodes
 from kronos.local.control import ExtraProcess, Settings
-from kronos.local.node.quantity import parse, requests
 
 
 def test_the_default_is_two_racks_of_two_nodes_with_four_slots() -> None:
@@ -60,25 +59,3 @@ def test_commands_say_when_no_cluster_runs(tmp_path: Path, capsys: pytest.Captur
     assert main(["status", "--state", str(tmp_path)]) == 1
     assert f"error: no cluster runs in {tmp_path}" in capsys.readouterr().err
     assert main(["down", "--state", str(tmp_path)]) == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("2", 2), ("500m", 0.5), ("1Ki", 1024), ("2G", 2e9), (4, 4), ("1e3", 1000)]
-)
-def test_quantities_are_numbers(text: str | int, value: float) -> None:
-    assert float(parse(text)) == value
-
-
-def test_a_pod_asks_for_the_sum_of_its_containers_or_its_largest_init_container() -> None:
-    def container(**amounts: str) -> dict:
-        return {"resources": {"limits": amounts}}
-
-    spec = {
-        "containers": [container(cpu="1"), container(cpu="500m", x="2")],
-        "initContainers": [container(cpu="4")],
-    }
-    assert {key: float(value) for key, value in requests({"spec": spec}).items()} == {
-        "pods": 1,
-        "cpu": 4,
-        "x": 2,
-    }

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import LastWords
-from kronos.api.quantity import parse_quantity
+from kronos.api.quantity import parse_quantity, pod_requests
 from kronos.api.status import TrainingJobStatus
 from kronos.lifecycle import JobView, PodView
 from kronos.lifecycle.objects import LABEL_ATTEMPT, LABEL_MEMBER
@@ -155,40 +155,3 @@ def _last_words(message: str) -> LastWords | None:
 
 def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
-
-
-def pod_requests(spec: Json) -> dict[str, int]:
-    """What a pod takes of its node, in base units, as the scheduler counts it.
-
-    The containers' sum, or an init container's where that is more; sidecars (init containers that always restart)
-    add to both; the pod's overhead on top.
-    https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
-    """
-    total: dict[str, int] = {}
-    for container in spec.get("containers") or ():
-        _add(total, _requests(container))
-    sidecars: dict[str, int] = {}
-    peak: dict[str, int] = {}
-    for container in spec.get("initContainers") or ():
-        wanted = _requests(container)
-        if container.get("restartPolicy") == "Always":
-            _add(sidecars, wanted)
-            wanted = {}
-        for name in {*wanted, *sidecars}:
-            peak[name] = max(peak.get(name, 0), wanted.get(name, 0) + sidecars.get(name, 0))
-    _add(total, sidecars)
-    for name, amount in peak.items():
-        total[name] = max(total.get(name, 0), amount)
-    _add(total, {name: parse_quantity(text, name) for name, text in (spec.get("overhead") or {}).items()})
-    return total
-
-
-def _requests(container: Json) -> dict[str, int]:
-    resources = container.get("resources") or {}
-    wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: parse_quantity(str(text), name) for name, text in wanted.items()}
-
-
-def _add(total: dict[str, int], amounts: Mapping[str, int]) -> None:
-    for name, amount in amounts.items():
-        total[name] = total.get(name, 0) + amount

@@ -8,14 +8,14 @@ import logging
 import platform
 import shutil
 import uuid
-from decimal import Decimal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from kronos.api.quantity import parse_quantity, pod_requests
 from kronos.local.api import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient, ApiError, Object, follow
-from kronos.local.node import quantity
 from kronos.local.node.context import NODE_ADDRESS, NodeContext, micro_now, now
 from kronos.local.node.logs import ContainerLog
 from kronos.local.node.pod import PodWorker
@@ -31,6 +31,11 @@ log = logging.getLogger(__name__)
 TERMINAL = ("Succeeded", "Failed")
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 API_TROUBLE = (ApiError, aiohttp.ClientError, TimeoutError, OSError)
+
+
+def requests_of(pod: Mapping[str, Any]) -> dict[str, int]:
+    """What a pod takes of its node, in base units; each pod is also one of `pods`."""
+    return {**pod_requests(pod["spec"]), "pods": 1}
 
 
 class NodeAgent:
@@ -222,13 +227,14 @@ class NodeAgent:
 
     def _admit(self, pod: Object) -> Verdict | None:
         """Refuse a pod that does not fit, as can happen to pods that no scheduler has placed."""
-        used: dict[str, Decimal] = {}
+        used: dict[str, int] = {}
         for worker in self.workers.values():
             if worker.active:
-                for name, amount in quantity.requests(worker.pod).items():
-                    used[name] = used.get(name, Decimal(0)) + amount
-        for name, amount in sorted(quantity.requests(pod).items()):
-            taken, capacity = used.get(name, Decimal(0)), quantity.parse(self.capacity.get(name, "0"))
+                for name, amount in requests_of(worker.pod).items():
+                    used[name] = used.get(name, 0) + amount
+        for name, amount in sorted(requests_of(pod).items()):
+            taken = used.get(name, 0)
+            capacity = parse_quantity(self.capacity.get(name, "0"), name, round_up=False)
             if amount > 0 and taken + amount > capacity:
                 return Verdict(
                     f"OutOf{name}",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kronos.local.node.quantity import divide
+from kronos.api.quantity import exact
 
 Object = Mapping[str, Any]
 REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
@@ -139,7 +140,9 @@ def resource_value(pod: Object, container: Object, reference: Object, sources: S
     kind, _, resource = reference["resource"].partition(".")
     resources = container.get("resources") or {}
     fallback = sources.allocatable.get(resource, "0") if kind == "limits" else "0"
-    return divide((resources.get(kind) or {}).get(resource, fallback), reference.get("divisor"))
+    value = str((resources.get(kind) or {}).get(resource, fallback))
+    # A divisor of zero means none, as for a kubelet.
+    return str(math.ceil(exact(value) / (exact(str(reference.get("divisor") or "1")) or 1)))
 
 
 def command_line(container: Object, variables: Mapping[str, str]) -> list[str]:
