@@ -222,13 +222,10 @@ def test_environment_comes_from_every_source(namespace: Namespace) -> None:
 def test_a_container_waits_for_its_config_map(namespace: Namespace) -> None:
     container = {"envFrom": [{"configMapRef": {"name": "late"}}]}
     namespace.run("waits", "import os; print(os.environ['COLOUR'])", container=container)
-    waiting = namespace.kube.wait(
-        namespace.path("waits"), lambda pod: pod and first_state(pod).get("waiting", {}).get("message")
+    expected = {"reason": "CreateContainerConfigError", "message": 'configmap "late" not found'}
+    namespace.kube.wait(
+        namespace.path("waits"), lambda pod: pod and first_state(pod).get("waiting") == expected
     )
-    assert first_state(waiting)["waiting"] == {
-        "reason": "CreateContainerConfigError",
-        "message": 'configmap "late" not found',
-    }
     namespace.create("configmaps", "late", data={"COLOUR": "green"})
     namespace.phase("waits", "Succeeded")
 

@@ -144,5 +144,7 @@ def new_namespace(cluster: LocalCluster, kube: Kube) -> Namespace:
     _made += 1
     name = f"test-{_made}"
     kube.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    # Both come from the controller manager, in any order; a pod needs the account and mounts the certificate.
     kube.wait(f"/api/v1/namespaces/{name}/serviceaccounts/default", bool)
+    kube.wait(f"/api/v1/namespaces/{name}/configmaps/kube-root-ca.crt", bool)
     return Namespace(cluster, kube, name)
