@@ -94,7 +94,7 @@ class LocalCluster:
         try:
             with self.log_file.open("ab") as output:
                 self.supervisor = subprocess.Popen(
-                    [sys.executable, "-m", "kronos.local.host"],
+                    self.supervisor_command(),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=output,
@@ -106,6 +106,10 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
+
+    def supervisor_command(self) -> list[str]:
+        """The program that runs the cluster; it reads its settings from standard input."""
+        return [sys.executable, "-m", "kronos.local.host"]
 
     def _await_ready(self, supervisor: subprocess.Popen[str], settings: Settings) -> None:
         assert supervisor.stdin is not None

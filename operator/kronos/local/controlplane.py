@@ -23,17 +23,23 @@ from kronos.local.processes import GuardedProcess, last_lines, spawn
 
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
-# Pods have loopback addresses, which the API server refuses in endpoints; nodes know the names of pods
-# behind headless Services without them. Nobody asks for certificates or cloud resources either.
-DISABLED_CONTROLLERS = (
-    "endpoints-controller",
-    "endpointslice-controller",
-    "endpointslice-mirroring-controller",
+SERVICE_NETWORK = "10.96.0.0/16"
+# Where pods find the API server: the first address of the Services' network.
+SERVICE_ADDRESS = "10.96.0.1"
+# Nobody asks for certificates or cloud resources.
+UNNEEDED_CONTROLLERS = (
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-signing-controller",
     "certificatesigningrequest-cleaner-controller",
     "persistentvolume-attach-detach-controller",
     "persistentvolume-expander-controller",
+)
+# Pods of process nodes have loopback addresses, which the API server refuses in endpoints; these nodes know
+# the names of pods behind headless Services without them.
+ENDPOINT_CONTROLLERS = (
+    "endpoints-controller",
+    "endpointslice-controller",
+    "endpointslice-mirroring-controller",
 )
 
 
@@ -61,8 +67,13 @@ class ControlPlane:
         *,
         node_grace_seconds: float,
         progress: Callable[[str], None],
+        endpoints: bool = False,
     ) -> None:
-        """Prepare certificates and settings; nothing runs yet."""
+        """Prepare certificates and settings; nothing runs yet.
+
+        ``endpoints`` says whether pods have addresses that may stand behind a Service.
+        """
+        self.disabled = UNNEEDED_CONTROLLERS + (() if endpoints else ENDPOINT_CONTROLLERS)
         self.folder = folder
         self.binaries = binaries
         self.node_grace_seconds = node_grace_seconds
@@ -77,15 +88,16 @@ class ControlPlane:
         self.api_port = port()
         self.server = f"https://127.0.0.1:{self.api_port}"
         self.admin = self.authority.issue("admin", "kronos-local-admin", group="system:masters")
-        self.kubeconfig = self._kubeconfig("kubeconfig", "kronos-local-admin", self.admin)
+        self.kubeconfig = self.write_kubeconfig("kubeconfig", "kronos-local-admin", self.admin)
 
-    def _kubeconfig(self, name: str, user: str, pair: Pair) -> Path:
+    def write_kubeconfig(self, name: str, user: str, pair: Pair) -> Path:
+        """Write a kubeconfig of that name for one user of this cluster."""
         return write_kubeconfig(self.folder / name, self.server, self.authority.certificate, user, pair)
 
-    def node_identity(self, name: str) -> Pair:
+    def node_identity(self, name: str, address: str = "127.0.0.1") -> Pair:
         """A certificate with which a node both calls the API server and answers its log requests."""
         return self.authority.issue(
-            f"node-{name}", f"system:node:{name}", group="system:nodes", hosts=(name, "127.0.0.1")
+            f"node-{name}", f"system:node:{name}", group="system:nodes", hosts=(name, address)
         )
 
     async def start(self) -> None:
@@ -169,7 +181,14 @@ class ControlPlane:
         serving = self.authority.issue(
             "apiserver",
             "kube-apiserver",
-            hosts=("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"),
+            hosts=(
+                "127.0.0.1",
+                SERVICE_ADDRESS,
+                "localhost",
+                "kubernetes",
+                "kubernetes.default",
+                "kubernetes.default.svc",
+            ),
         )
         kubelet = self.authority.issue("apiserver-kubelet-client", KUBELET_CLIENT, group="system:masters")
         self.signing = service_account_keys(self.pki)
@@ -183,7 +202,7 @@ class ControlPlane:
             f"--secure-port={self.api_port}",
             # A loopback address may not be an endpoint of the Service "kubernetes"; pods get it by name.
             "--endpoint-reconciler-type=none",
-            "--service-cluster-ip-range=10.96.0.0/16",
+            f"--service-cluster-ip-range={SERVICE_NETWORK}",
             "--authorization-mode=Node,RBAC",
             f"--client-ca-file={self.authority.certificate}",
             f"--tls-cert-file={serving.certificate}",
@@ -201,16 +220,16 @@ class ControlPlane:
 
     def _scheduler(self) -> Component:
         user = "system:kube-scheduler"
-        config = self._kubeconfig("scheduler.kubeconfig", user, self.authority.issue("scheduler", user))
+        config = self.write_kubeconfig("scheduler.kubeconfig", user, self.authority.issue("scheduler", user))
         return self._client("kube-scheduler", config, [])
 
     def _controller_manager(self) -> Component:
         user = "system:kube-controller-manager"
         pair = self.authority.issue("controller-manager", user)
-        config = self._kubeconfig("controller-manager.kubeconfig", user, pair)
+        config = self.write_kubeconfig("controller-manager.kubeconfig", user, pair)
         grace = self.node_grace_seconds
         arguments = [
-            "--controllers=*," + ",".join(f"-{name}" for name in DISABLED_CONTROLLERS),
+            "--controllers=*," + ",".join(f"-{name}" for name in self.disabled),
             "--use-service-account-credentials",
             f"--service-account-private-key-file={self.signing.key}",
             f"--root-ca-file={self.authority.certificate}",

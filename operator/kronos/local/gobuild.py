@@ -1,4 +1,4 @@
-"""Building the control plane from Go modules, for machines that reach a module proxy but no release."""
+"""Building the cluster's programs from Go modules, for machines that reach a module proxy but no release."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,26 +27,36 @@ FOREIGN_SETTINGS = ("GOOS", "GOARCH", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOD
 
 
 class BuildError(Exception):
-    """The control plane could not be built."""
+    """A command could not be built."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """One command to build, with the processor time that a cold build takes, on two cores."""
+    """One command to build, with the processor time that a cold build takes, on two cores.
+
+    One that has ``c_tags`` is built with these tags and with C code, against the libraries of the machine.
+    """
 
     command: str
     module: str
     package: str
+    version: str
     seconds: int
+    c_tags: str = ""
+
+
+def kubernetes_target(command: str, seconds: int) -> Target:
+    """One of the Kubernetes project's own commands."""
+    return Target(command, "kubernetes", f"k8s.io/kubernetes/cmd/{command}", KUBERNETES_VERSION, seconds)
 
 
 # In this order, each command's time is what it adds to the packages that are compiled already.
 TARGETS = (
-    Target("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", 257),
-    Target("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", 60),
-    Target("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", 18),
-    Target("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", 30),
-    Target("etcd", "etcd", ".", 34),
+    kubernetes_target("kube-apiserver", 257),
+    kubernetes_target("kube-controller-manager", 60),
+    kubernetes_target("kube-scheduler", 18),
+    kubernetes_target("kubectl", 30),
+    Target("etcd", "etcd", ".", ETCD_VERSION, 34),
 )
 
 
@@ -130,31 +140,31 @@ def run(
         raise BuildError(f"{failure}; its last words:\n{last_lines(log)}")
 
 
-def build(cache: Path, target: Path, progress: Callable[[str], None]) -> None:
+def build_command(go: Path, item: Target, folder: Path) -> list[str]:
+    """The compiler's command line for one command."""
+    flags = linker_flags(KUBERNETES_VERSION) if item.module == "kubernetes" else "-s -w"
+    tags = ["-tags", item.c_tags] if item.c_tags else []
+    output = str(folder / item.command)
+    return [str(go), "build", "-trimpath", f"-ldflags={flags}", *tags, "-o", output, item.package]
+
+
+def build(
+    cache: Path, target: Path, progress: Callable[[str], None], items: Sequence[Target] = TARGETS
+) -> None:
     """Fill the folder with binaries compiled here."""
     log = target / "build.log"
     go = find_go(cache, log, progress)
     env = build_environment(os.environ)
     cores = len(os.sched_getaffinity(0))
-    for item in TARGETS:
-        label = (
-            f"building {item.command} {KUBERNETES_VERSION if item.module == 'kubernetes' else ETCD_VERSION}"
-        )
+    for item in items:
+        label = f"building {item.command} {item.version}"
         expectation = f"{estimate(item.seconds, cores)} on {cores} cores unless cached"
         progress(f"{label}: {expectation}")
 
         def tick(seconds: float, label: str = label, expectation: str = expectation) -> None:
             progress(f"{label}: {expectation}; {elapsed(seconds)} so far")
 
-        flags = linker_flags(KUBERNETES_VERSION) if item.module == "kubernetes" else "-s -w"
-        argv = [
-            str(go),
-            "build",
-            "-trimpath",
-            f"-ldflags={flags}",
-            "-o",
-            str(target / item.command),
-            item.package,
-        ]
-        run(argv, MODULES / item.module, env, log, tick, f"{label} failed")
+        surroundings = env | {"CGO_ENABLED": "1"} if item.c_tags else env
+        argv = build_command(go, item, target)
+        run(argv, MODULES / item.module, surroundings, log, tick, f"{label} failed")
     log.unlink(missing_ok=True)

@@ -15,12 +15,12 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kronos.local import slots
-from kronos.local.api import ApiClient, ApiError
+from kronos.local.api import ApiClient, ApiError, Object
 from kronos.local.control import Settings, socket_address
 from kronos.local.controlplane import ControlPlane
 from kronos.local.node.agent import NodeAgent, is_ready
@@ -49,6 +49,16 @@ class HostError(Exception):
     """The supervisor cannot do what it was asked."""
 
 
+class Agent(Protocol):
+    """What runs one node."""
+
+    async def start(self) -> None:
+        """Bring the node up; returns when it has registered."""
+
+    async def kill(self) -> None:
+        """Let the node vanish with all that runs on it."""
+
+
 class Host:
     """One running cluster."""
 
@@ -56,7 +66,8 @@ class Host:
         """Prepare a cluster from its settings."""
         self.settings = settings
         self.folder = settings.state
-        self.agents: dict[str, NodeAgent] = {}
+        self.slot = slots.claim(slots.lock_folder())
+        self.agents: dict[str, Agent] = {}
         self.nodes = {node.name: node for node in settings.nodes}
         self.extra: dict[str, asyncio.Task[None]] = {}
         self.tasks: list[asyncio.Task[None]] = []
@@ -75,7 +86,7 @@ class Host:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self.stopping.set)
         self._watch_owner()
-        starting = asyncio.create_task(self._start())
+        starting = asyncio.create_task(self.start())
         stopped = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -88,7 +99,7 @@ class Host:
             starting.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await starting
-            await self._stop()
+            await self.stop()
 
     def _watch_owner(self) -> None:
         """Stop when the process that started this one ends, however it ends."""
@@ -107,29 +118,46 @@ class Host:
             os.close(self.owner)
             self.owner = None
 
-    async def _start(self) -> None:
+    async def start(self) -> None:
+        """Start everything; returns when pods can be created."""
         for name in OWN_ENTRIES:
             remove(self.folder / name)
-        self.slot = slots.claim(slots.lock_folder())
-        self.plane = ControlPlane(
+        self.plane = self.make_control_plane()
+        self.server = await asyncio.start_unix_server(self._serve, path=socket_address(self.folder))
+        await self.plane.start()
+        say(progress=f"starting {len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}")
+        self.admin = ApiClient(self.plane.server, self.plane.authority.certificate, self.plane.admin)
+        await self.admin.__aenter__()
+        await self.prepare_nodes(self.plane, self.admin)
+        await asyncio.gather(*(self._start_node(name) for name in self.nodes))
+        await self._wait_usable(self.admin)
+        for process in self.settings.processes:
+            work = self._keep_running(process.name, process.argv, process.env)
+            self.extra[process.name] = background(work)
+
+    def make_control_plane(self) -> ControlPlane:
+        """The control plane of this cluster, before it runs."""
+        return ControlPlane(
             self.folder,
             self.settings.binaries,
             self.slot.port,
             node_grace_seconds=self.settings.node_grace_seconds,
             progress=lambda text: say(progress=text),
         )
-        self.server = await asyncio.start_unix_server(self._serve, path=socket_address(self.folder))
-        await self.plane.start()
-        say(progress=f"starting {len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}")
-        self.context = self._node_context(self.plane)
-        self.admin = ApiClient(self.plane.server, self.plane.authority.certificate, self.plane.admin)
-        await self.admin.__aenter__()
-        self.tasks.append(background(self.context.names.follow_services(self.admin)))
-        await asyncio.gather(*(self._start_node(name) for name in self.nodes))
-        await self._wait_usable(self.admin)
-        for process in self.settings.processes:
-            work = self._keep_running(process.name, process.argv, process.env)
-            self.extra[process.name] = background(work)
+
+    async def prepare_nodes(self, plane: ControlPlane, admin: ApiClient) -> None:
+        """Make whatever nodes share, once the control plane runs."""
+        self.context = self._node_context(plane)
+        self.tasks.append(background(self.context.names.follow_services(admin)))
+
+    def make_agent(self, name: str) -> Agent:
+        """What runs one of the nodes, before it runs."""
+        assert self.plane is not None
+        return NodeAgent(self.nodes[name], self.context, self.plane.node_identity(name))
+
+    def is_usable(self, node: Object) -> bool:
+        """Whether a node takes pods."""
+        return is_ready(node) and not has_lifecycle_taint(node)
 
     def _node_context(self, plane: ControlPlane) -> NodeContext:
         names = Names()
@@ -156,22 +184,25 @@ class Host:
             try:
                 await admin.request("GET", "/api/v1/namespaces/default/serviceaccounts/default")
                 items = (await admin.request("GET", "/api/v1/nodes"))["items"]
-                untainted = [item for item in items if is_ready(item) and not has_lifecycle_taint(item)]
-                if len(untainted) == len(self.nodes):
+                if sum(map(self.is_usable, items)) == len(self.nodes):
                     return
             except ApiError as error:
                 if error.status != 404:
                     raise
             await asyncio.sleep(0.05)
 
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
+        """Stop everything that was started."""
         if self.server is not None:
             self.server.close()
         for task in (*self.extra.values(), *self.tasks):
             task.cancel()
         # Cancelling a supervised process stops it, which may take a moment.
         await asyncio.gather(*self.extra.values(), *self.tasks, return_exceptions=True)
-        await asyncio.gather(*(agent.kill() for agent in self.agents.values()), return_exceptions=True)
+        kills = (agent.kill() for agent in self.agents.values())
+        for problem in await asyncio.gather(*kills, return_exceptions=True):
+            if problem is not None:
+                log.error("a node has left something behind", exc_info=problem)
         if self.admin is not None:
             await self.admin.__aexit__()
         if self.plane is not None:
@@ -185,8 +216,7 @@ class Host:
             raise HostError(f"there is no node {name}; the nodes are {', '.join(self.nodes)}")
         if name in self.agents:
             raise HostError(f"node {name} runs already; kill it first")
-        assert self.plane is not None
-        agent = NodeAgent(self.nodes[name], self.context, self.plane.node_identity(name))
+        agent = self.make_agent(name)
         self.agents[name] = agent
         try:
             await agent.start()
@@ -332,14 +362,14 @@ def only_one(folder: Path) -> Iterator[None]:
         yield
 
 
-def main() -> int:
+def serve(make: Callable[[Settings], Host]) -> int:
     """Run a cluster described by the settings on standard input."""
     settings = Settings.from_json(sys.stdin.read())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
     try:
         with only_one(settings.state):
-            asyncio.run(Host(settings).run())
+            asyncio.run(make(settings).run())
     except Exception as error:
         log.exception("the cluster has stopped")
         say(error=str(error) or type(error).__name__)
@@ -348,4 +378,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(Host))

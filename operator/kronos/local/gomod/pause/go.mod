@@ -1,0 +1,3 @@
+module kronos/pause
+
+go 1.26.0
