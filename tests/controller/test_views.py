@@ -52,7 +52,7 @@ def test_any_other_termination_message_is_kept_as_text(message):
 def test_a_container_that_cannot_start_says_why():
     waiting = {"reason": "ErrImagePull", "message": "no such image"}
     view = pod_view(raw_pod({"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]}))
-    assert view.waiting == "ErrImagePull: no such image"
+    assert (view.waiting, view.waiting_message) == ("ErrImagePull", "no such image")
 
 
 def test_a_container_that_is_being_created_is_no_news():

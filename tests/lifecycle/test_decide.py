@@ -299,9 +299,9 @@ def test_a_node_that_does_not_answer_restarts_the_gang_elsewhere():
 def test_a_gang_that_does_not_start_in_time_gives_its_place_back():
     world = World(job("burner", scheduling={"startTimeout": "1m"}))
     world.settle()
-    world.edit("burner-1-2", waiting="ImagePullBackOff: no such image")
+    world.edit("burner-1-2", waiting="ErrImagePull", waiting_message="no such image")
     decision = world.round()["burner"]
-    assert "ImagePullBackOff: no such image" in decision.status.reason
+    assert "can't be pulled: no such image" in decision.status.reason
     assert decision.look_again is not None
     world.now = decision.look_again
     world.settle()

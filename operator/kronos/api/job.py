@@ -151,7 +151,7 @@ class MemberResources(Model):
     cpu: Quantity | None = None
     """CPU per accelerator, such as `4` or `500m`."""
     memory: Quantity | None = None
-    """Memory per accelerator, such as `16Gi`."""
+    """Memory per accelerator, such as `16Gi`; a pod that uses more than its accelerators' is ended."""
 
 
 class Template(Model):
@@ -164,7 +164,7 @@ class Template(Model):
     )
     """Environment variables of the trainer."""
     per_accelerator: MemberResources | None = None
-    """CPU and memory requests per accelerator."""
+    """CPU and memory per accelerator."""
     node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
     """Labels that nodes must have."""
     tolerations: tuple[Toleration, ...] = Field(default=(), max_length=64)

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from kronos.api.fabric import FabricSpec
 from kronos.api.plan import Progress
 from kronos.controller.views import job_view, node_view, pod_view
-from kronos.lifecycle import JobView, PodView, Snapshot
+from kronos.lifecycle import JobView, PodView, PodWarning, Snapshot
 from kronos.placement import Node
 
 View = TypeVar("View")
@@ -105,6 +105,7 @@ class Cache:
         self.fabrics: Store[FabricSpec] = Store(_fabric)
         self.progress: dict[tuple[str, int], Progress] = {}
         self.problems: dict[str, str] = {}
+        self.warnings: dict[str, PodWarning] = {}
 
     def snapshot(self, now: datetime) -> Snapshot:
         """Everything as of now."""
@@ -122,4 +123,5 @@ class Cache:
             fabrics={name: fabric for (_, name), fabric in self.fabrics.views.items()},
             progress=dict(self.progress),
             problems=dict(self.problems),
+            warnings=dict(self.warnings),
         )

@@ -134,8 +134,7 @@ def _container_facts(status: Json) -> dict[str, Any]:
             "ContainerCreating",
             "PodInitializing",
         ):
-            said = waiting.get("message")
-            facts["waiting"] = f"{waiting['reason']}: {said}" if said else waiting["reason"]
+            facts["waiting"], facts["waiting_message"] = waiting["reason"], waiting.get("message") or ""
         if ended is not None:
             message = ended.get("message") or ""
             facts["exit_code"] = ended.get("exitCode")

@@ -8,7 +8,7 @@ what the decision creates.
 from kronos.lifecycle.decide import decide
 from kronos.lifecycle.decision import Create, Decision, Delete, Event
 from kronos.lifecycle.queueing import Outcome, Reservation, Wait, run_admission
-from kronos.lifecycle.snapshot import JobView, PodView, Snapshot
+from kronos.lifecycle.snapshot import JobView, PodView, PodWarning, Snapshot
 
 __all__ = [
     "Create",
@@ -18,6 +18,7 @@ __all__ = [
     "JobView",
     "Outcome",
     "PodView",
+    "PodWarning",
     "Reservation",
     "Snapshot",
     "Wait",

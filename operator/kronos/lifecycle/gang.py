@@ -15,6 +15,13 @@ from typing import Literal
 from kronos.api.base import parse_duration
 from kronos.api.job import TrainingJobSpec
 from kronos.api.status import PlacementStatus, StrategyStatus
+from kronos.lifecycle.obstacles import (
+    never_begins,
+    why_never_began,
+    why_not_bound,
+    why_not_ready,
+    why_waiting,
+)
 from kronos.lifecycle.snapshot import JobView, PodView, Snapshot
 
 SETTLE = timedelta(seconds=5)
@@ -26,6 +33,7 @@ EXIT_BAD_INPUT = 2
 """The trainer's exit code for a plan or data that no restart can mend."""
 EXIT_RENDEZVOUS = 4
 """The trainer's exit code when members didn't meet in time."""
+_LAST_SIGNAL = 64
 EXIT_STOPPED = 143
 """The trainer's exit code after it was asked to stop and did."""
 
@@ -140,7 +148,12 @@ def _verdict_on(gang: Gang, pod: PodView) -> GiveUp:
     if pod.exit_reason == "NodeLost":
         return GiveUp("NodeLost", f"{who} was lost with its node", node)
     if pod.exit_reason == "OOMKilled":
-        return GiveUp("TrainingFailed", f"{who} was killed since it ran out of memory", node)
+        return GiveUp(
+            "TrainingFailed", f"{who} was killed since it ran out of memory{_limit(gang, pod)}", node
+        )
+    if unbegun := why_never_began(pod.exit_reason, pod.raw_message):
+        again = not never_begins(pod.exit_reason, pod.raw_message)
+        return GiveUp("TrainingFailed", f"{who} failed: {unbegun}", node, retry=again)
     if words is not None and words.outcome == "Failed":
         where = f"rank {words.rank} ({who})" if words.rank is not None else who
         when = f" at step {words.step}" if words.step is not None else ""
@@ -150,11 +163,19 @@ def _verdict_on(gang: Gang, pod: PodView) -> GiveUp:
         return GiveUp("TrainingFailed", message, node, retry=pod.exit_code != EXIT_BAD_INPUT)
     if pod.exit_code == EXIT_STOPPED:
         return GiveUp("Stopped", f"{who} was asked to stop by something other than Kronos", node)
-    if pod.exit_code is not None and pod.exit_code > 128:
+    if pod.exit_code is not None and 128 < pod.exit_code <= 128 + _LAST_SIGNAL:
         return GiveUp("TrainingFailed", f"{who} was killed by signal {pod.exit_code - 128}", node)
     said = f": {last_line(pod.raw_message)}" if pod.raw_message.strip() else ""
     code = f"exit code {pod.exit_code}" if pod.exit_code is not None else pod.exit_reason or "no exit code"
     return GiveUp("TrainingFailed", f"{who} ended with {code}{said}", node)
+
+
+def _limit(gang: Gang, pod: PodView) -> str:
+    """The memory that a pod was allowed, and what would raise it."""
+    allowed = pod.requests.get("memory")
+    if not allowed or gang.spec.template.per_accelerator is None:
+        return ""
+    return f" (it may use {allowed / 2**30:.4g} GiB; raise template.perAccelerator.memory)"
 
 
 def last_line(text: str) -> str:
@@ -195,7 +216,7 @@ def cannot_bind(gang: Gang) -> GiveUp | None:
         if not pod.node and since is not None and gang.now >= since + BIND_GRACE:
             return GiveUp(
                 "StartTimeout",
-                f"{gang.name(pod.member)} lost its place: {pod.unschedulable}",
+                f"{gang.name(pod.member)} {why_not_bound(pod.unschedulable)}",
                 gang.placement.members[pod.member].node,
             )
     return None
@@ -219,7 +240,10 @@ def why_not_running(gang: Gang) -> str:
         return problem
     for pod in gang.pods:
         if pod.waiting:
-            return f"{gang.name(pod.member)} waits: {pod.waiting}"
+            return f"{gang.name(pod.member)} waits: {why_waiting(pod.waiting, pod.waiting_message)}"
+        warning = gang.snapshot.warnings.get(pod.uid)
+        if warning is not None and pod.phase == "Pending":
+            return f"{gang.name(pod.member)} waits: {why_not_ready(warning.reason, warning.message)}"
         if pod.unschedulable:
             return f"{gang.name(pod.member)} isn't bound: {pod.unschedulable}"
     running = sum(1 for pod in gang.pods if pod.phase == "Running")

@@ -179,16 +179,16 @@ def _container(job: JobView, spec: TrainingJobSpec, index: int, member: GangMemb
         mounts.append({"name": "data", "mountPath": spec.data.path, "readOnly": True})
     if spec.checkpoint is not None:
         mounts.append({"name": "checkpoints", "mountPath": CHECKPOINT_MOUNT})
+    quantities = member_quantities(spec, member.ranks)
+    # Extended resources need limits equal to requests. Memory gets them so that a job which needs more than it said is
+    # ended itself, and not a neighbour; a processor can be shared.
+    limits = {name: quantity for name, quantity in quantities.items() if name != "cpu"}
     return {
         "name": "trainer",
         "image": template.image,
         "command": ["python", "-m", "kronos_trainer"],
         "env": environment,
-        "resources": {
-            "requests": member_quantities(spec, member.ranks),
-            # Extended resources need limits equal to requests; cpu and memory stay requests only.
-            "limits": {spec.accelerators.resource: str(member.ranks)},
-        },
+        "resources": {"requests": quantities, "limits": limits},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

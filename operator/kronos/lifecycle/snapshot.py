@@ -62,7 +62,9 @@ class PodView:
     """The scheduler's message when it can't bind the pod."""
     unschedulable_since: datetime | None = None
     waiting: str = ""
-    """Why its container can't start, as the kubelet says (reason: message)."""
+    """Why its container can't start: the kubelet's word, such as ErrImagePull."""
+    waiting_message: str = ""
+    """The kubelet's message to that word."""
     exit_code: int | None = None
     exit_reason: str = ""
     """The kubelet's or node's word for how the pod ended, such as OOMKilled or Evicted."""
@@ -75,6 +77,14 @@ class PodView:
     def terminal(self) -> bool:
         """Ended for good: holds no resources any more."""
         return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class PodWarning:
+    """What a node says about a pod, in an event: its status doesn't tell that a volume can't be mounted."""
+
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,8 @@ class Snapshot:
     """Last progress that a gang reported, by job UID and attempt."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """By job UID: why the API server refused the last action for that job."""
+    warnings: Mapping[str, PodWarning] = field(default_factory=dict)
+    """By pod UID: the last warning about a pod whose containers aren't made yet."""
 
     def pods_of(self, job: JobView) -> tuple[PodView, ...]:
         """The job's own pods, by attempt and member."""
