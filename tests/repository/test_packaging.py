@@ -13,7 +13,9 @@ import yaml
 from kronos.api.crd import documents
 from kronos.api.fabric import FabricSpec
 from kronos.api.job import TrainingJobSpec
-from kronos.controller.api import _KIND_OF, _PLURAL
+from kronos.api.plan import PROGRESS_PORT
+from kronos.controller.api import _KIND_OF, plural_of
+from kronos.lifecycle.objects import LABEL_JOB
 from support.repository import ROOT, tracked_files
 
 CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
@@ -63,7 +65,13 @@ def test_the_base_needs_pydantic_alone():
 def test_the_crds_match_the_models():
     for name, text in documents().items():
         assert (ROOT / "crds" / name).read_text(encoding="utf-8") == text, "run `make crds`"
-    assert {path.name for path in (ROOT / "crds").iterdir()} == set(documents())
+    assert {path.name for path in (ROOT / "crds").glob("*.yaml")} == set(documents())
+
+
+def test_an_overlay_that_includes_the_crds_includes_all_of_them():
+    # Called otherwise, it would be taken for a resource by `kubectl apply -f crds/`.
+    kustomization = yaml.safe_load((ROOT / "crds" / "Kustomization").read_text(encoding="utf-8"))
+    assert set(kustomization["resources"]) == set(documents())
 
 
 # Put together from parts, so that this file isn't one of those that it finds.
@@ -113,42 +121,69 @@ def test_each_example_job_asks_for_more_than_half_of_the_demos_slots():
     assert all(8 < job.accelerators.min <= job.accelerators.max <= 16 for job in jobs)
 
 
-def base() -> dict[str, list[dict]]:
+def base() -> dict[tuple[str, str], dict]:
+    """The objects of manifests/base by kind and name."""
     folder = ROOT / "manifests" / "base"
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
-    found: dict[str, list[dict]] = {}
-    for name in kustomization["resources"]:
-        for document in yaml.safe_load_all((folder / name).read_text(encoding="utf-8")):
-            found.setdefault(document["kind"], []).append(document)
-    return found
-
-
-def test_the_operators_role_names_what_the_controller_uses():
-    (role,) = base()["ClusterRole"]
-    allowed = {
-        (resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]
+    return {
+        (document["kind"], document["metadata"]["name"]): document
+        for name in kustomization["resources"]
+        for document in yaml.safe_load_all((folder / name).read_text(encoding="utf-8"))
     }
-    for watched in ("pods", "nodes", _PLURAL["jobs"], _PLURAL["fabrics"]):
+
+
+def rules() -> list[dict]:
+    """All that the operator may do."""
+    objects = base()
+    return [
+        rule for name in ("kronos-reader", "kronos-trainer") for rule in objects["ClusterRole", name]["rules"]
+    ]
+
+
+def test_the_operators_roles_name_what_the_controller_uses():
+    allowed = {
+        (resource, verb) for rule in rules() for resource in rule["resources"] for verb in rule["verbs"]
+    }
+    for watched in ("pods", "nodes", plural_of("jobs"), plural_of("fabrics")):
         assert {(watched, "list"), (watched, "watch")} <= allowed
     for created in _KIND_OF.values():
         assert (created, "create") in allowed
-    assert (f"{_PLURAL['jobs']}/status", "update") in allowed
+    assert (f"{plural_of('jobs')}/status", "update") in allowed
     assert ("pods", "delete") in allowed
 
 
-def test_the_operators_role_is_no_wider_than_it_must_be():
-    (role,) = base()["ClusterRole"]
-    words = {word for rule in role["rules"] for part in rule.values() for word in part}
+def test_the_operators_roles_are_no_wider_than_they_must_be():
+    words = {word for rule in rules() for part in rule.values() for word in part}
     assert not words & {"*", "secrets", "bind", "escalate", "impersonate"}
     assert not any(
-        "update" in rule["verbs"] and "kronostrainingjobs" in rule["resources"] for rule in role["rules"]
+        "update" in rule["verbs"] and "kronostrainingjobs" in rule["resources"] for rule in rules()
     )
 
 
+def test_what_an_operator_reads_in_the_whole_cluster_it_only_reads():
+    (reader,) = (role for key, role in base().items() if key == ("ClusterRole", "kronos-reader"))
+    assert {verb for rule in reader["rules"] for verb in rule["verbs"]} == {"list", "watch"}
+
+
 def test_the_deployment_runs_the_controller_as_its_service_account():
-    (deployment,) = base()["Deployment"]
-    (account,) = base()["ServiceAccount"]
+    deployment, account = base()["Deployment", "kronos"], base()["ServiceAccount", "kronos"]
     pod = deployment["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == account["metadata"]["name"]
     assert deployment["metadata"]["namespace"] == account["metadata"]["namespace"]
-    assert pod["containers"][0]["command"][:3] == ["python", "-m", "kronos.controller"]
+    assert pod["containers"][0]["command"] == ["python", "-m", "kronos.controller"]
+
+
+def test_the_operator_may_reach_the_port_at_which_gangs_tell_their_progress():
+    policy, deployment = base()["NetworkPolicy", "kronos"]["spec"], base()["Deployment", "kronos"]["spec"]
+    (gangs,) = (rule for rule in policy["egress"] if "to" in rule)
+    assert [port["port"] for port in gangs["ports"]] == [PROGRESS_PORT]
+    (pods,) = (peer["podSelector"]["matchExpressions"] for peer in gangs["to"])
+    assert pods == [{"key": LABEL_JOB, "operator": "Exists"}]
+    assert policy["podSelector"] == deployment["selector"]
+
+
+def test_the_manifests_name_the_version_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (ROOT / "manifests" / "base" / "kustomization.yaml").read_text(encoding="utf-8")
+    (labels,) = yaml.safe_load(text)["labels"]
+    assert labels["pairs"]["app.kubernetes.io/version"] == project["version"]

@@ -35,6 +35,7 @@ _KIND_OF: Mapping[str, Kind] = {
 }
 _PAGE = 500
 _TIMEOUT_SECONDS = 30
+_WATCH_SECONDS = 300
 
 
 class ApiError(Exception):
@@ -66,7 +67,7 @@ class Api:
         Raises NoClusterError when there is neither.
         """
         settings = client.Configuration()
-        if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
+        if runs_in_cluster():
             config.load_incluster_config(client_configuration=settings)
         else:
             # The client's own default was read from the environment when it was imported; ask again.
@@ -80,24 +81,64 @@ class Api:
         async with client.ApiClient(settings) as connection:
             yield cls(connection)
 
-    async def list_all(self, kind: Kind, *, limit: int | None = None) -> tuple[list[Json], int]:
-        """All objects of a kind in all namespaces, page by page, and the resource version that they are from.
+    async def served(self) -> set[str]:
+        """Names of Kronos's resources that the API server says it serves; they come and go with their CRDs."""
+        groups = await self._request("GET", "/apis")
+        if all(group["name"] != GROUP for group in groups["groups"]):
+            return set()
+        try:
+            found = await self._request("GET", f"/apis/{GROUP}/{VERSION}")
+        except ApiError as error:
+            if error.status == 404:
+                return set()
+            raise
+        return {resource["name"] for resource in found["resources"]}
+
+    async def list_all(
+        self, kind: Kind, namespace: str = "", *, limit: int | None = None
+    ) -> tuple[list[Json], int]:
+        """All objects of a kind in one or all namespaces, page by page, and the resource version that they are from.
 
         With `limit`, only so many of them.
         """
         items: list[Json] = []
         query: dict[str, str] = {"limit": str(limit or _PAGE)}
         while True:
-            page = await self._request("GET", _path(kind), query=query)
+            page = await self._request("GET", _path(kind, namespace), query=query)
             items += page["items"]
             token = page["metadata"].get("continue")
             if not token or limit is not None:
                 return items, int(page["metadata"]["resourceVersion"])
             query["continue"] = token
 
+    async def watch(self, kind: Kind, namespace: str, version: int) -> AsyncIterator[tuple[str, Json]]:
+        """What happens to the objects of a kind in a namespace after a resource version: (event type, object).
+
+        Ends when the server ends the watch, as it does after some minutes; ApiError 410 when the version is too old.
+        """
+        query = {"watch": "1", "resourceVersion": str(version), "timeoutSeconds": str(_WATCH_SECONDS)}
+        # A connection that was lost silently is noticed when the server hasn't ended the watch in time.
+        limits = aiohttp.ClientTimeout(total=_WATCH_SECONDS + _TIMEOUT_SECONDS, sock_connect=_TIMEOUT_SECONDS)
+        try:
+            async with await self._send("GET", _path(kind, namespace), query=query, limits=limits) as answer:
+                async for line in answer.content:
+                    event: Json = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise ApiError(event["object"].get("code", 500), event["object"].get("message", ""))
+                    yield event["type"], event["object"]
+        except (aiohttp.ClientError, ValueError) as error:  # the latter for half a line
+            raise ConnectionError(f"the watch of {kind} was lost: {error}") from error
+
     async def get(self, kind: Kind, namespace: str, name: str) -> Json:
         """One object; ApiError 404 when there is none."""
         return await self._request("GET", _path(kind, namespace, name))
+
+    async def warnings_about(self, namespace: str, uid: str) -> list[Json]:
+        """The events that warn about the object of that UID."""
+        query = {"fieldSelector": f"involvedObject.uid={uid},type=Warning", "limit": str(_PAGE)}
+        answer = await self._request("GET", _path("events", namespace), query=query)
+        items: list[Json] = answer["items"]
+        return items
 
     async def create(self, manifest: Mapping[str, Any]) -> Json:
         """Create a namespaced object of one of the kinds that Kronos creates; ApiError 409 when the name is taken."""
@@ -126,6 +167,22 @@ class Api:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> Json:
+        try:
+            async with await self._send(method, path, query=query, body=body) as response:
+                answer: Json = json.loads(await response.read())
+        except aiohttp.ClientError as error:
+            raise ConnectionError(f"the API server can't be reached: {error}") from error
+        return answer
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        limits: aiohttp.ClientTimeout | None = None,
+    ) -> aiohttp.ClientResponse:
         headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "kronos"}
         prepared = await self._client.param_serialize(
             method,
@@ -135,20 +192,33 @@ class Api:
             body=body,
             auth_settings=["BearerToken"],
         )
-        try:
-            response = await self._client.call_api(*prepared, _request_timeout=_TIMEOUT_SECONDS)
-            text = await response.read()
-        except aiohttp.ClientError as error:
-            raise ConnectionError(f"the API server can't be reached: {error}") from error
+        timing = limits or aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+        wrapped = await self._client.call_api(*prepared, _request_timeout=timing)
+        response: aiohttp.ClientResponse = wrapped.response
         if response.status >= 400:
-            raise ApiError(response.status, _sentence(text, response.status))
-        answer: Json = json.loads(text)
-        return answer
+            raise ApiError(response.status, _sentence(await response.read(), response.status))
+        return response
+
+
+def runs_in_cluster() -> bool:
+    """Whether the pod's service account is the identity to use: a kubeconfig that is named goes first."""
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and not os.environ.get("KUBECONFIG")
+
+
+def service_url() -> str:
+    """Where pods find the API server."""
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
+def plural_of(kind: Kind) -> str:
+    """The name of a kind of object in URLs and permissions."""
+    return _PLURAL.get(kind, kind)
 
 
 def _path(kind: Kind, namespace: str = "", *parts: str) -> str:
     scope = f"/namespaces/{namespace}" if namespace else ""
-    return "/".join([f"{_PREFIX[kind]}{scope}/{_PLURAL.get(kind, kind)}", *parts])
+    return "/".join([f"{_PREFIX[kind]}{scope}/{plural_of(kind)}", *parts])
 
 
 def _sentence(text: bytes, status: int) -> str:

@@ -1,22 +1,27 @@
-"""Hangs the worker on kopf: watches, start-up, shutdown, probes."""
+"""Hangs the worker on kopf: watches, start-up, shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+import socket
+import time
+from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import kopf
 
 from kronos.api import GROUP, VERSION
-from kronos.controller.api import Api, ApiError, Kind, NoClusterError
+from kronos.controller.api import Api, ApiError, Kind, plural_of, runs_in_cluster, service_url
 from kronos.controller.cache import Cache, Store
+from kronos.controller.health import answering
 from kronos.controller.progress import ProgressPoller
 from kronos.controller.reconciler import Reconciler
+from kronos.controller.warnings import WarningPoller
+
+Json = Mapping[str, Any]
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +29,10 @@ _RESYNC_FIRST = 5.0
 """Seconds after the start: covers deletions between our first list and the start of the watches."""
 _RESYNC = 300.0
 """Seconds between full lists: a watch that lost a deletion is put right by the next one."""
+_REWATCH = 2.0
+"""Seconds before a failed watch is tried again."""
+_BLIND = 3 * _RESYNC
+"""Seconds without a full list after which the operator says that it isn't ready."""
 
 
 @dataclass
@@ -31,10 +40,16 @@ class Operator:
     """One operator's state while it runs."""
 
     progress_interval: float
+    namespace: str = ""
+    """The namespace whose jobs it looks after; empty for all."""
+    listener: socket.socket | None = None
+    """Where it answers probes, if anywhere."""
     cache: Cache = field(default_factory=Cache)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     reconciler: Reconciler | None = None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    listed: float | None = None
+    """When everything was listed last, on the monotonic clock."""
 
     def stores(self) -> dict[Kind, Store[Any]]:
         """The cache's stores by the kind of object that they hold."""
@@ -43,19 +58,32 @@ class Operator:
 
     async def start(self) -> None:
         """List everything, then start the worker: its first decision sees the whole cluster."""
+        if self.listener is not None:
+            await self.stack.enter_async_context(answering(self.listener, self.not_ready))
         api = await self.stack.enter_async_context(Api.connect())
         await self._wait_for_server(api)
         self.reconciler = Reconciler(api, self.cache)
         poller = ProgressPoller(self.cache, self.progress_interval, self.reconciler.notify)
         self.reconciler.notify()
-        self.tasks = [
-            asyncio.create_task(_crash_loudly(work), name=name)
-            for name, work in (
-                ("reconciler", self.reconciler.run()),
-                ("progress", poller.run()),
-                ("resync", self._resync_forever(api)),
-            )
-        ]
+        parts = {
+            "reconciler": self.reconciler.run(),
+            "progress": poller.run(),
+            "warnings": WarningPoller(api, self.cache, self.reconciler.notify).run(),
+            "resync": self._resync_forever(api),
+        }
+        if self.namespace:
+            parts["jobs"] = self._watch_jobs(api)
+        self.tasks = [asyncio.create_task(_crash_loudly(work), name=name) for name, work in parts.items()]
+
+    def not_ready(self) -> str:
+        """Why decisions can't be trusted to come; empty when they can."""
+        if self.listed is None or self.reconciler is None:
+            return "the cluster isn't known yet: the first full list is under way"
+        if self.reconciler.last_round is None:
+            return "the first round of decisions isn't over"
+        if time.monotonic() - self.listed > _BLIND:
+            return f"the API server has given no full list for more than {_BLIND:.0f} s"
+        return ""
 
     async def stop(self) -> None:
         """Stop between two requests; what was half done is found in the API by the next start."""
@@ -78,9 +106,30 @@ class Operator:
 
     async def _resync(self, api: Api) -> None:
         for kind, store in self.stores().items():
-            items, version = await api.list_all(kind)
+            items, version = await api.list_all(kind, self._scope(kind))
             if store.replace(items, version) and self.reconciler is not None:
                 self.reconciler.notify()
+        self.listed = time.monotonic()
+
+    def _scope(self, kind: Kind) -> str:
+        """The only namespace in which objects of a kind matter; empty for all.
+
+        What is free on a node depends on the pods of all namespaces, whoever's jobs the operator looks after.
+        """
+        return self.namespace if kind == "jobs" else ""
+
+    async def _watch_jobs(self, api: Api) -> None:
+        """Watch the jobs of one namespace; kopf watches either one namespace or all, and pods need all."""
+        while True:
+            try:
+                items, version = await api.list_all("jobs", self.namespace)
+                if self.cache.jobs.replace(items, version) and self.reconciler is not None:
+                    self.reconciler.notify()
+                async for kind, job in api.watch("jobs", self.namespace, version):
+                    self.observe("jobs", kind, job)
+            except (ApiError, OSError) as error:
+                logger.warning("jobs are listed and watched anew: %s", error)
+                await asyncio.sleep(_REWATCH)
 
     async def _resync_forever(self, api: Api) -> None:
         pause = _RESYNC_FIRST
@@ -93,37 +142,12 @@ class Operator:
                 logger.warning("a full list failed and is tried again: %s", error)
                 pause = _RESYNC_FIRST
 
-    def observe(self, kind: Kind, event: kopf.RawEvent) -> None:
+    def observe(self, kind: Kind, event: str | None, raw: Json) -> None:
         """Take in one watch event."""
         store = self.stores()[kind]
-        raw = event["object"]
-        news = store.remove(raw) if event["type"] == "DELETED" else store.put(raw)
+        news = store.remove(raw) if event == "DELETED" else store.put(raw)
         if news and self.reconciler is not None:
             self.reconciler.notify()
-
-
-async def preflight() -> None:
-    """Raise NoClusterError, with a sentence that says what to change, when the operator can't do its work at all.
-
-    An API server that doesn't answer is no such case: it may only be late, and the operator waits for it.
-    """
-    async with Api.connect() as api:
-        for kind in ("jobs", "fabrics", "pods", "nodes"):
-            try:
-                await api.list_all(kind, limit=1)
-            except ApiError as error:
-                if error.status == 404:
-                    raise NoClusterError(
-                        f"the cluster doesn't know Kronos's resources; run `kubectl apply -f crds/` first ({error})"
-                    ) from error
-                if error.status in (401, 403):
-                    raise NoClusterError(
-                        f"the API server lets the operator not list {kind}: {error}"
-                    ) from error
-                logger.warning("the API server isn't ready: %s", error)
-            except OSError as error:
-                logger.warning("%s", error)
-                return
 
 
 async def _crash_loudly(work: Awaitable[None]) -> None:
@@ -141,7 +165,11 @@ def registry_of(operator: Operator) -> kopf.OperatorRegistry:
 
     @kopf.on.login(registry=registry)
     def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+        if not runs_in_cluster():
+            return kopf.login_with_kubeconfig(**kwargs)
+        account = kopf.login_with_service_account(**kwargs)
+        # kopf takes the API server's name, our own requests its address: both should work, or neither.
+        return account and replace(account, server=service_url())
 
     @kopf.on.startup(registry=registry)
     async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
@@ -154,19 +182,15 @@ def registry_of(operator: Operator) -> kopf.OperatorRegistry:
     async def cleanup(**_: Any) -> None:
         await operator.stop()
 
-    @kopf.on.probe(registry=registry, id="lastRound")
-    def last_round(**_: Any) -> str:
-        when = operator.reconciler.last_round if operator.reconciler is not None else None
-        return (when or datetime.fromtimestamp(0, UTC)).isoformat()
-
-    watched: dict[Kind, tuple[str, ...]] = {
-        "jobs": (GROUP, VERSION, "kronostrainingjobs"),
-        "fabrics": (GROUP, VERSION, "kronosfabrics"),
-        "pods": ("", "v1", "pods"),
-        "nodes": ("", "v1", "nodes"),
+    watched: dict[Kind, tuple[str, str]] = {
+        "fabrics": (GROUP, VERSION),
+        "pods": ("", "v1"),
+        "nodes": ("", "v1"),
     }
-    for kind, selector in watched.items():
-        _watch(registry, operator, kind, selector)
+    if not operator.namespace:
+        watched["jobs"] = (GROUP, VERSION)
+    for kind, (group, version) in watched.items():
+        _watch(registry, operator, kind, (group, version, plural_of(kind)))
     return registry
 
 
@@ -175,4 +199,4 @@ def _watch(
 ) -> None:
     @kopf.on.event(*selector, registry=registry, id=f"observe-{kind}")
     def observe(event: kopf.RawEvent, **_: Any) -> None:
-        operator.observe(kind, event)
+        operator.observe(kind, event["type"], event["object"])

@@ -1,4 +1,4 @@
-"""Installs Kronos into a local cluster: CRDs, and the operator's own identity with the permissions of manifests/base.
+"""Installs Kronos into a local cluster: an overlay of manifests/ with all but the operator's pod, which runs beside it.
 
 `python -m kronos.local.install run` installs it with the example fabric and becomes the operator; `make up` runs that
 beside its cluster. `wait` returns once a job can be applied. Both find the cluster by KUBECONFIG.
@@ -21,7 +21,10 @@ from kronos.local import binaries
 
 ROOT = Path(__file__).resolve().parents[3]
 CRDS = ROOT / "crds"
-BASE = ROOT / "manifests" / "base"
+CLUSTER = ROOT / "manifests" / "overlays" / "cluster"
+"""Kronos for the jobs of all namespaces."""
+NAMESPACED = ROOT / "manifests" / "overlays" / "namespaced"
+"""Kronos for the jobs of one namespace."""
 FABRIC = ROOT / "manifests" / "examples" / "fabric.yaml"
 TOKEN_LIFETIME = "8760h"
 WAIT_SECONDS = 60.0
@@ -52,13 +55,13 @@ def kubectl_of(kubeconfig: Path) -> Kubectl:
     return kubectl
 
 
-def install(kubectl: Kubectl, admin: Path) -> Path:
+def install(kubectl: Kubectl, admin: Path, overlay: Path = CLUSTER) -> Path:
     """Install the CRDs and the operator's service account; returns a kubeconfig with that account's identity.
 
     The operator then runs with the permissions that it has on a real cluster, so one that is missing shows here.
     """
-    install_crds(kubectl)
-    kubectl("apply", "-f", str(BASE / "namespace.yaml"), "-f", str(BASE / "rbac.yaml"))
+    kubectl("apply", "-k", str(overlay), "-l", "app.kubernetes.io/component!=operator")
+    _wait_for_crds(kubectl)
     token = kubectl(
         "-n", "kronos-system", "create", "token", "kronos", f"--duration={TOKEN_LIFETIME}"
     ).strip()
@@ -71,6 +74,10 @@ def install(kubectl: Kubectl, admin: Path) -> Path:
 def install_crds(kubectl: Kubectl) -> None:
     """Make the API server know Kronos's resources; returns once it serves them."""
     kubectl("apply", "-f", str(CRDS))
+    _wait_for_crds(kubectl)
+
+
+def _wait_for_crds(kubectl: Kubectl) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:

@@ -37,9 +37,7 @@ class DemoError(Exception):
 
 def play(cluster: LocalCluster, display: Display) -> None:
     """The whole demo; DemoError when anything goes otherwise than it should."""
-    display.say(
-        "$ kubectl apply -f crds/   and the operator's service account with the roles of manifests/base"
-    )
+    display.say("$ kubectl apply -k manifests/overlays/cluster   but the operator runs as a process here")
     kubeconfig = install(cluster.kubectl, cluster.kubeconfig)
     with running_operator(cluster.state, kubeconfig) as (operator, log):
         display.say(f"$ kubectl apply -f {FABRIC.relative_to(CRDS.parent)}")
