@@ -136,7 +136,7 @@ def rules() -> list[dict]:
     """All that the operator may do."""
     objects = base()
     return [
-        rule for name in ("kronos-reader", "kronos-trainer") for rule in objects["ClusterRole", name]["rules"]
+        rule for name in ("kronos-reader", "kronos-jobs") for rule in objects["ClusterRole", name]["rules"]
     ]
 
 

@@ -1,0 +1,264 @@
+"""`kubectl apply -k` of an overlay is the whole install, `kubectl delete -k` the whole removal, and both are exact."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kronos.local import LocalCluster
+from kronos.local.install import CLUSTER, CRDS, FABRIC, NAMESPACED
+from support.permissions import Table, allowed, can, may
+from support.worlds import World, job
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLES = FABRIC.parent
+JOB = "kronostrainingjobs.training.kronos.dev"
+OPERATOR = "system:serviceaccount:kronos-system:kronos"
+
+EVERY_ACCOUNT: Table = {
+    "selfsubjectaccessreviews.authorization.k8s.io": {"create"},
+    "selfsubjectreviews.authentication.k8s.io": {"create"},
+    "selfsubjectrulesreviews.authorization.k8s.io": {"create"},
+    **{
+        f"/{url}": {"get"}
+        for url in (
+            ".well-known/openid-configuration",
+            ".well-known/openid-configuration/",
+            "api",
+            "api/*",
+            "apis",
+            "apis/*",
+            "healthz",
+            "livez",
+            "openapi",
+            "openapi/*",
+            "openid/v1/jwks",
+            "openid/v1/jwks/",
+            "readyz",
+            "version",
+            "version/",
+        )
+    },
+}
+"""What Kubernetes grants to every service account there is."""
+READING: Table = {
+    "customresourcedefinitions.apiextensions.k8s.io": {"list", "watch"},
+    "kronosfabrics.training.kronos.dev": {"list", "watch"},
+    "nodes": {"list", "watch"},
+    "pods": {"list", "watch"},
+}
+JOBS: Table = {
+    "configmaps": {"get", "create"},
+    "events": {"create"},
+    "kronostrainingjobs.training.kronos.dev": {"list", "watch"},
+    "kronostrainingjobs.training.kronos.dev/status": {"update"},
+    "pods": {"get", "create", "delete", *READING["pods"]},
+    "services": {"get", "create"},
+}
+GRANTED: dict[Path, dict[str, Table]] = {
+    CLUSTER: dict.fromkeys(("forge", "other", "kube-system"), EVERY_ACCOUNT | READING | JOBS),
+    NAMESPACED: {
+        "forge": EVERY_ACCOUNT | READING | JOBS,
+        **dict.fromkeys(("other", "kube-system", "kronos-system"), EVERY_ACCOUNT | READING),
+    },
+}
+"""By overlay and namespace: everything that the operator may do there."""
+
+NEVER = [
+    ("get", "secrets"),
+    ("list", "secrets"),
+    ("watch", "secrets"),
+    ("create", "pods/exec"),
+    ("get", "pods/log"),
+    ("create", "pods/portforward"),
+    ("create", "pods/eviction"),
+    ("create", "pods/ephemeralcontainers"),
+    ("patch", "pods"),
+    ("create", "pods/binding"),
+    ("get", "nodes/proxy"),
+    ("create", "nodes/proxy"),
+    ("update", "nodes"),
+    ("create", "serviceaccounts/token"),
+    ("escalate", "clusterroles.rbac.authorization.k8s.io"),
+    ("bind", "clusterroles.rbac.authorization.k8s.io"),
+    ("create", "rolebindings.rbac.authorization.k8s.io"),
+    ("create", "clusterrolebindings.rbac.authorization.k8s.io"),
+    ("impersonate", "users"),
+    ("impersonate", "groups"),
+    ("impersonate", "serviceaccounts"),
+    ("create", "certificatesigningrequests.certificates.k8s.io"),
+    ("update", "kronostrainingjobs.training.kronos.dev"),
+    ("delete", "kronostrainingjobs.training.kronos.dev"),
+    ("update", "kronosfabrics.training.kronos.dev"),
+    ("update", "customresourcedefinitions.apiextensions.k8s.io"),
+    ("list", "configmaps"),
+    ("update", "configmaps"),
+    ("delete", "services"),
+]
+
+
+def inventory(cluster: LocalCluster) -> set[str]:
+    """Every object in the cluster, apart from what the control plane writes for itself."""
+    kinds = set(cluster.kubectl("api-resources", "--verbs=list", "-o", "name").split())
+    kinds -= {"events", "events.events.k8s.io", "leases.coordination.k8s.io", "componentstatuses"}
+    columns = "custom-columns=A:.kind,B:.metadata.namespace,C:.metadata.name"
+    said = cluster.kubectl("get", ",".join(sorted(kinds)), "-A", "--no-headers", "-o", columns)
+    found = [tuple(line.split()) for line in said.splitlines()]
+    return {" ".join(item) for item in found if item[1] != "kube-system"}
+
+
+def wait_until(holds: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not after {seconds} s"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module", params=[CLUSTER, NAMESPACED], ids=lambda path: path.name)
+def overlay(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: LocalCluster, overlay: Path) -> Iterator[LocalCluster]:
+    """The cluster with an overlay applied, once for each; afterwards nothing of it may be left."""
+    before = inventory(cluster)
+    said = cluster.kubectl("apply", "-k", str(overlay), "--warnings-as-errors")
+    assert {line.rsplit(" ", 1)[1] for line in said.splitlines()} == {"created"}
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
+    yield cluster
+    cluster.kubectl("delete", "-k", str(overlay), "--timeout=60s")
+    wait_until(lambda: inventory(cluster) <= before)
+
+
+def test_applying_it_again_changes_nothing(installed: LocalCluster, overlay: Path):
+    said = installed.kubectl("apply", "-k", str(overlay))
+    assert {line.rsplit(" ", 1)[1] for line in said.splitlines()} == {"unchanged"}
+    assert installed.kubectl("diff", "-k", str(overlay)) == ""
+
+
+def test_the_crds_alone_are_the_same_ones(installed: LocalCluster):
+    said = installed.kubectl("apply", "-f", str(CRDS))
+    assert {line.rsplit(" ", 1)[1] for line in said.splitlines()} == {"unchanged"}
+
+
+def test_the_operator_may_do_what_the_table_says_and_nothing_more(installed: LocalCluster, overlay: Path):
+    for namespace, granted in GRANTED[overlay].items():
+        assert may(installed, OPERATOR, namespace) == granted, namespace
+
+
+def test_what_the_operator_may_do_nowhere(installed: LocalCluster):
+    places = ("", "forge", "other", "kube-system", "kronos-system")
+    wishes = [(verb, resource, place) for verb, resource in NEVER for place in places]
+    assert allowed(installed, OPERATOR, wishes) == []
+
+
+def test_an_operator_of_one_namespace_writes_there_alone(installed: LocalCluster, overlay: Path):
+    for verb, resource in (("create", "pods"), ("list", JOB), ("update", f"{JOB}/status")):
+        assert can(installed, OPERATOR, verb, resource, "forge")
+        assert can(installed, OPERATOR, verb, resource, "other") == (overlay == CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("role", "verbs"),
+    [
+        ("view", {"get", "list", "watch"}),
+        ("edit", {"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}),
+        ("admin", {"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}),
+    ],
+)
+def test_who_may_use_a_namespace_may_use_its_jobs_likewise(
+    installed: LocalCluster, role: str, verbs: set[str]
+):
+    user, here = f"user-{role}", ("-n", "forge")
+    installed.kubectl(*here, "create", "rolebinding", user, f"--clusterrole={role}", f"--user={user}")
+    try:
+        # The roles are put together by a controller, a moment after they were applied.
+        wait_until(lambda: can(installed, user, "get", JOB, "forge"))
+        wait_until(lambda: may(installed, user, "forge").get(JOB) == verbs)
+        assert may(installed, user, "forge").get(f"{JOB}/status") == {"get", "list", "watch"}
+        assert JOB not in may(installed, user, "other")
+        assert not can(installed, user, "create", "kronosfabrics.training.kronos.dev")
+    finally:
+        installed.kubectl(*here, "delete", "rolebinding", user)
+
+
+def test_a_viewer_is_refused_a_job_that_an_editor_may_create(installed: LocalCluster):
+    job = (EXAMPLES / "burner.yaml").read_text(encoding="utf-8")
+    for role in ("view", "edit"):
+        installed.kubectl(
+            "-n", "forge", "create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}"
+        )
+    try:
+        wait_until(lambda: can(installed, "edit", "create", JOB, "forge"))
+        with pytest.raises(Exception, match='User "view" cannot create resource "kronostrainingjobs"'):
+            installed.kubectl("create", "-f", "-", "--as=view", "--dry-run=server", stdin=job)
+        assert "created" in installed.kubectl("create", "-f", "-", "--as=edit", "--dry-run=server", stdin=job)
+    finally:
+        installed.kubectl("-n", "forge", "delete", "rolebinding", "view", "edit")
+
+
+def test_the_operators_pod_passes_the_restricted_level_without_a_warning(
+    installed: LocalCluster, overlay: Path
+):
+    installed.kubectl("apply", "-k", str(overlay), "--dry-run=server", "--warnings-as-errors")
+    careless = installed.kubectl(
+        "create", "deployment", "careless", "--image=x", "--dry-run=client", "-o", "yaml"
+    )
+    with pytest.raises(Exception, match='violate PodSecurity "restricted'):
+        installed.kubectl(
+            *("-n", "kronos-system", "apply", "-f", "-", "--dry-run=server", "--warnings-as-errors"),
+            stdin=careless,
+        )
+
+
+def test_pods_of_gangs_are_admitted_where_the_restricted_level_is_enforced(installed: LocalCluster):
+    claim = {"persistent_volume_claim": {"claim_name": "corpus"}}
+    world = World(job("burner", data={"volume": claim}, checkpoint={"every_steps": 5, "volume": claim}))
+    world.settle()
+    assert {manifest["kind"] for manifest in world.manifests} == {"Service", "ConfigMap", "Pod"}
+    everything = yaml.safe_dump_all(world.manifests)
+    with restricted(installed, "forge"):
+        installed.kubectl("create", "-f", "-", "--dry-run=server", "--warnings-as-errors", stdin=everything)
+
+
+@contextmanager
+def restricted(cluster: LocalCluster, namespace: str) -> Iterator[None]:
+    """Enforce the restricted Pod Security level in a namespace for as long as the block runs."""
+    label = "pod-security.kubernetes.io/enforce"
+    cluster.kubectl("label", "namespace", namespace, f"{label}=restricted")
+    yield
+    cluster.kubectl("label", "namespace", namespace, f"{label}-")
+
+
+def test_the_deployment_becomes_available(installed: LocalCluster):
+    """As a process on a local node: with the pod's own account, settings and probe, but without its image."""
+    here = ("-n", "kronos-system")
+    port = free_port()
+    container = "/spec/template/spec/containers/0"
+    patch = [
+        {"op": "replace", "path": f"{container}/args/0", "value": f"--health-port={port}"},
+        {"op": "replace", "path": f"{container}/ports/0/containerPort", "value": port},
+    ]
+    installed.kubectl(*here, "patch", "deployment", "kronos", "--type=json", "-p", json.dumps(patch))
+    installed.kubectl(*here, "rollout", "status", "deployment/kronos", "--timeout=60s", timeout=70.0)
+    log = installed.kubectl(*here, "logs", "deployment/kronos")
+    assert not re.search("forbidden|refused|Traceback|ERROR", log), log
+
+
+def free_port() -> int:
+    """A port that nobody listens on. The Deployment's own may be taken on this machine."""
+    with socket.create_server(("", 0)) as listener:
+        number: int = listener.getsockname()[1]
+        return number

@@ -1,0 +1,70 @@
+"""What an account may do, as the API server says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import yaml
+
+from kronos.local import LocalCluster
+
+Table = dict[str, set[str]]
+"""Resource or URL -> verbs. Names of single objects follow the resource in brackets."""
+
+Wish = tuple[str, str, str]
+"""Verb, resource with group and subresource, namespace (empty for all)."""
+
+_ROW = re.compile(r"(?P<resource>\S*)\s+\[(?P<urls>.*?)\]\s+\[(?P<names>.*?)\]\s+\[(?P<verbs>.*?)\]")
+
+
+def may(cluster: LocalCluster, user: str, namespace: str) -> Table:
+    """Everything that a user may do in a namespace and with what belongs to none: `kubectl auth can-i --list`."""
+    said = cluster.kubectl("auth", "can-i", "--list", f"--as={user}", "-n", namespace)
+    heading, *rows = said.splitlines()
+    assert heading.split() == ["Resources", "Non-Resource", "URLs", "Resource", "Names", "Verbs"]
+    table: Table = {}
+    for row in rows:
+        parts = _ROW.fullmatch(row)
+        assert parts, row
+        names = f"[{parts['names']}]" if parts["names"] else ""
+        for key in filter(None, (parts["resource"] and parts["resource"] + names, *parts["urls"].split())):
+            table.setdefault(key, set()).update(parts["verbs"].split())
+    return table
+
+
+def can(cluster: LocalCluster, user: str, verb: str, resource: str, namespace: str = "") -> bool:
+    """Whether a user may do one thing in a namespace, or in all: `deployments.apps/scale` names a subresource."""
+    return bool(allowed(cluster, user, [(verb, resource, namespace)]))
+
+
+def allowed(cluster: LocalCluster, user: str, wishes: Iterable[Wish]) -> list[Wish]:
+    """Those of many wishes that a user may have."""
+    wishes = list(wishes)
+    reviews = yaml.safe_dump_all(_review(user, *wish) for wish in wishes)
+    said = cluster.kubectl("create", "-f", "-", "-o", 'jsonpath={.status.allowed}{"\n"}', stdin=reviews)
+    return [wish for wish, answer in zip(wishes, said.split(), strict=True) if answer == "true"]
+
+
+def _review(user: str, verb: str, resource: str, namespace: str) -> dict[str, object]:
+    resource, _, subresource = resource.partition("/")
+    resource, _, group = resource.partition(".")
+    attributes = {
+        "verb": verb,
+        "group": group,
+        "resource": resource,
+        "subresource": subresource,
+        "namespace": namespace,
+    }
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "groups": groups_of(user), "resourceAttributes": attributes},
+    }
+
+
+def groups_of(user: str) -> list[str]:
+    """The groups in which Kubernetes puts a user by itself."""
+    account = re.fullmatch(r"system:serviceaccount:([^:]+):[^:]+", user)
+    of_accounts = ["system:serviceaccounts", f"system:serviceaccounts:{account[1]}"] if account else []
+    return ["system:authenticated", *of_accounts]
