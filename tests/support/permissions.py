@@ -42,7 +42,7 @@ def allowed(cluster: LocalCluster, user: str, wishes: Iterable[Wish]) -> list[Wi
     """Those of many wishes that a user may have."""
     wishes = list(wishes)
     reviews = yaml.safe_dump_all(_review(user, *wish) for wish in wishes)
-    said = cluster.kubectl("create", "-f", "-", "-o", 'jsonpath={.status.allowed}{"\n"}', stdin=reviews)
+    said = cluster.kubectl("create", "-f", "-", "-o", "jsonpath={.status.allowed} ", stdin=reviews)
     return [wish for wish, answer in zip(wishes, said.split(), strict=True) if answer == "true"]
 
 
