@@ -12,8 +12,6 @@ from support.cluster import running_cluster
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A cluster that has never heard of Kronos, with two namespaces for jobs."""
+    """A cluster that has never heard of Kronos."""
     with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
-        for name in ("forge", "other"):
-            running.kubectl("create", "namespace", name)
         yield running

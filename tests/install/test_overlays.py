@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +13,8 @@ import yaml
 
 from kronos.local import LocalCluster
 from kronos.local.install import CLUSTER, CRDS, FABRIC, NAMESPACED
+from support.cluster import Kube
+from support.health import free_port, wait_until
 from support.permissions import Table, allowed, can, may
 from support.worlds import World, job
 
@@ -116,14 +116,6 @@ def inventory(cluster: LocalCluster) -> set[str]:
     return {" ".join(item) for item in found if item[1] != "kube-system"}
 
 
-def wait_until(holds: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not after {seconds} s"
-        time.sleep(0.2)
-
-
 @pytest.fixture(scope="module", params=[CLUSTER, NAMESPACED], ids=lambda path: path.name)
 def overlay(request: pytest.FixtureRequest) -> Path:
     found: Path = request.param
@@ -131,7 +123,18 @@ def overlay(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(cluster: LocalCluster, overlay: Path) -> Iterator[LocalCluster]:
+def namespaces(cluster: LocalCluster) -> None:
+    """Where people train: the namespace that the narrow overlay names, and another."""
+    kube = Kube(cluster)
+    for name in ("forge", "other"):
+        cluster.kubectl("create", "namespace", name)
+        # What a namespace gets by itself belongs to the inventory before the install.
+        kube.wait(f"/api/v1/namespaces/{name}/serviceaccounts/default", bool)
+        kube.wait(f"/api/v1/namespaces/{name}/configmaps/kube-root-ca.crt", bool)
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: LocalCluster, namespaces: None, overlay: Path) -> Iterator[LocalCluster]:
     """The cluster with an overlay applied, once for each; afterwards nothing of it may be left."""
     before = inventory(cluster)
     said = cluster.kubectl("apply", "-k", str(overlay), "--warnings-as-errors")
@@ -245,7 +248,7 @@ def restricted(cluster: LocalCluster, namespace: str) -> Iterator[None]:
 def test_the_deployment_becomes_available(installed: LocalCluster):
     """As a process on a local node: with the pod's own account, settings and probe, but without its image."""
     here = ("-n", "kronos-system")
-    port = free_port()
+    port = free_port()  # the Deployment's own may be taken on this machine
     container = "/spec/template/spec/containers/0"
     patch = [
         {"op": "replace", "path": f"{container}/args/0", "value": f"--health-port={port}"},
@@ -255,10 +258,3 @@ def test_the_deployment_becomes_available(installed: LocalCluster):
     installed.kubectl(*here, "rollout", "status", "deployment/kronos", "--timeout=60s", timeout=70.0)
     log = installed.kubectl(*here, "logs", "deployment/kronos")
     assert not re.search("forbidden|refused|Traceback|ERROR", log), log
-
-
-def free_port() -> int:
-    """A port that nobody listens on. The Deployment's own may be taken on this machine."""
-    with socket.create_server(("", 0)) as listener:
-        number: int = listener.getsockname()[1]
-        return number

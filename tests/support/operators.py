@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from kronos.local import LocalCluster
-from kronos.local.install import FABRIC, install
+from kronos.local.install import CLUSTER, FABRIC, install
 
 Object = dict[str, Any]
 
@@ -23,8 +23,11 @@ Object = dict[str, Any]
 class OperatorProcess:
     """`python -m kronos.controller` with the permissions that it has on a real cluster."""
 
-    def __init__(self, cluster: LocalCluster, log: Path) -> None:
-        self.kubeconfig = install(cluster.kubectl, cluster.kubeconfig)
+    def __init__(
+        self, cluster: LocalCluster, log: Path, overlay: Path = CLUSTER, options: Sequence[str] = ()
+    ) -> None:
+        self.kubeconfig = install(cluster.kubectl, cluster.kubeconfig, overlay)
+        self.options = list(options)
         cluster.kubectl("apply", "-f", str(FABRIC))
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
@@ -40,6 +43,7 @@ class OperatorProcess:
                     "kronos.controller",
                     f"--kubeconfig={self.kubeconfig}",
                     "--progress-interval=0.5",
+                    *self.options,
                 ],
                 stdout=output,
                 stderr=output,
