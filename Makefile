@@ -8,14 +8,17 @@ SETUP = @command -v python3 >/dev/null 2>&1 || { echo "Kronos needs Python 3.11 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test up down env setup crds lint format pytest clean
+.PHONY: help demo test up down env setup crds lint format pytest clean kind-demo
 
 help: ## List the commands
 	@echo "Kronos: train models on shared clusters. Commands:"
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
 
 demo: setup ## Watch two jobs train on a real local control plane, from kubectl apply to Complete
 	@exec $(BIN)/python -m kronos.local.demo
+
+kind-demo: setup ## The same in containers, on a cluster of kind; ARGS=--help lists options
+	@exec manifests/kind/demo.sh $(ARGS)
 
 test: lint pytest ## Check everything: style, types, import arrows, CRDs, then all tests
 
