@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kronos.api.plan import PROGRESS_PORT
 from kronos.local import LocalCluster
-from kronos.local.install import CLUSTER, CRDS, FABRIC, NAMESPACED
+from kronos.local.install import CLUSTER, CRDS, FABRIC, NAMESPACED, ROOT
 from support.cluster import Kube
 from support.health import free_port, wait_until
 from support.permissions import Table, allowed, can, may
@@ -258,3 +259,11 @@ def test_the_deployment_becomes_available(installed: LocalCluster):
     installed.kubectl(*here, "rollout", "status", "deployment/kronos", "--timeout=60s", timeout=70.0)
     log = installed.kubectl(*here, "logs", "deployment/kronos")
     assert not re.search("forbidden|refused|Traceback|ERROR", log), log
+
+
+def test_the_policy_for_gangs_in_the_documentation_is_one(installed: LocalCluster):
+    text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (policy,) = (block for block in blocks if "kind: NetworkPolicy" in block)
+    installed.kubectl("apply", "-f", "-", "--dry-run=server", "--warnings-as-errors", stdin=policy)
+    assert f"port: {PROGRESS_PORT}" in policy
