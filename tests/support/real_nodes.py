@@ -12,6 +12,9 @@ from kronos.local.install import FABRIC, ROOT, install_crds
 from support.operators import Forge, Object
 
 OVERLAY = ROOT / "manifests" / "overlays" / "cluster"
+NODE_GRACE_SECONDS = 12.0
+UNREADABLE = "kronos.local/unreadable:1"
+"""An image whose python is no program."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -83,7 +86,8 @@ class RealForge(Forge):
         """Another tenant's pod that takes slots of a node."""
         container = {
             "name": "main",
-            "image": "kronos.local/pause:1",
+            "image": "kronos/trainer:0.1",
+            "command": ["python", "-c", "import time; time.sleep(3600)"],
             "resources": {"limits": {"kronos.dev/accelerator": str(slots)}},
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         }

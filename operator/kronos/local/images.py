@@ -229,9 +229,16 @@ class Builder:
                 run(self.command("build", "--quiet", *common, "--tag", tag, str(context)))
                 run(self.command("save", "--output", str(partial / archive.name), tag))
             else:
-                options = ["--isolation", "chroot", "--layers", "--quiet", "--pull-never"]
-                run(self.command("bud", *options, *common, "--tag", tag, str(context)))
+                bud = self.command(
+                    "bud", "--isolation", "chroot", "--layers", "--quiet", "--pull-never", *common
+                )
+                # A tag keeps the layers of the first stage for the next build; what has none is removed.
+                run(
+                    [*bud, "--target", "build", "--tag", f"localhost/kronos-{image.name}-build", str(context)]
+                )
+                run([*bud, "--tag", tag, str(context)])
                 run(self.command("push", "--quiet", tag, f"docker-archive:{partial / archive.name}:{tag}"))
+                run(self.command("rmi", "--prune"))
             partial.rename(archive.parent)
 
     def wheels(self, image: Image) -> Path:
