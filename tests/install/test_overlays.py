@@ -59,7 +59,7 @@ READING: Table = {
 }
 JOBS: Table = {
     "configmaps": {"get", "create"},
-    "events": {"create"},
+    "events": {"create", "list"},
     "kronostrainingjobs.training.kronos.dev": {"list", "watch"},
     "kronostrainingjobs.training.kronos.dev/status": {"update"},
     "pods": {"get", "create", "delete", *READING["pods"]},
