@@ -109,7 +109,7 @@ clean_up() {
 }
 
 build_images() {
-    local python=${PYTHON:-.venv/bin/python}
+    local python=${KRONOS_PYTHON:-.venv/bin/python}
     PYTHONPATH=operator "$python" -m kronos.local.images >"$work/images" ||
         give_up "$EXIT_NO_IMAGES" "the images couldn't be built; see above"
 }

@@ -16,6 +16,7 @@ from kronos.local import LocalCluster
 from kronos.local.install import CLUSTER, CRDS, FABRIC, NAMESPACED, ROOT
 from support.cluster import Kube
 from support.health import free_port, wait_until
+from support.isolation import require_namespaces
 from support.permissions import Table, allowed, can, may
 from support.worlds import World, job
 
@@ -246,8 +247,9 @@ def restricted(cluster: LocalCluster, namespace: str) -> Iterator[None]:
     cluster.kubectl("label", "namespace", namespace, f"{label}-")
 
 
-def test_the_deployment_becomes_available(installed: LocalCluster):
+def test_the_deployment_becomes_available(installed: LocalCluster, tmp_path: Path):
     """As a process on a local node: with the pod's own account, settings and probe, but without its image."""
+    require_namespaces(tmp_path)
     here = ("-n", "kronos-system")
     port = free_port()  # the Deployment's own may be taken on this machine
     container = "/spec/template/spec/containers/0"

@@ -14,6 +14,7 @@ import pytest
 from kronos.local import LocalCluster, LocalNode, images
 from support.cluster import running_cluster
 from support.health import free_port
+from support.isolation import require_namespaces
 from support.repository import ROOT, tracked_files
 
 DEMO = ROOT / "manifests" / "kind" / "demo.sh"
@@ -121,6 +122,7 @@ def test_what_keeps_it_from_working_is_one_sentence_and_a_code_of_its_own(
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """What the stub of kind makes: four nodes, which say nothing of racks."""
+    require_namespaces(tmp_path_factory.mktemp("isolation"))
     nodes = [LocalNode(f"worker-{number}", capacity={"kronos.dev/accelerator": "4"}) for number in range(4)]
     with running_cluster(tmp_path_factory.mktemp("cluster"), nodes=nodes) as running:
         yield running
@@ -138,7 +140,7 @@ def prepare(stubs: Stubs, cluster: LocalCluster, text: Path) -> dict[str, str]:
         f'[[ $1 != apply ]] || {{ {real} kustomize "$3" | sed "{changes}" | {real} apply -f -; exit; }}\n'
         f'exec {real} "$@"',
     )
-    return {"PYTHON": str(stubs.folder / "python")}
+    return {"KRONOS_PYTHON": str(stubs.folder / "python")}
 
 
 @pytest.mark.cluster

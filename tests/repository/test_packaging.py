@@ -71,7 +71,7 @@ def test_the_crds_match_the_models():
 def test_an_overlay_that_includes_the_crds_includes_all_of_them():
     # Called otherwise, it would be taken for a resource by `kubectl apply -f crds/`.
     kustomization = yaml.safe_load((ROOT / "crds" / "Kustomization").read_text(encoding="utf-8"))
-    assert set(kustomization["resources"]) == set(documents())
+    assert set(kustomization["resources"]) == set(documents()), "list them in crds/Kustomization"
 
 
 # Put together from parts, so that this file isn't one of those that it finds.
