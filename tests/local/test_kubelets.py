@@ -134,13 +134,25 @@ def test_an_image_of_a_few_files_is_an_archive_that_runtimes_read(tmp_path: Path
         assert layer.getmember("bin/x").mode == 0o755
 
 
-def test_a_store_is_another_one_when_an_image_changes(tmp_path: Path):
-    (tmp_path / "pause").write_bytes(b"pause")
+def test_an_image_is_another_one_when_it_is_written_again(tmp_path: Path):
     (tmp_path / "image").write_bytes(b"1")
-    first = containerd.store_key(tmp_path, [tmp_path / "image"])
-    assert containerd.store_key(tmp_path, [tmp_path / "image"]) == first
-    (tmp_path / "image").write_bytes(b"2")
-    assert containerd.store_key(tmp_path, [tmp_path / "image"]) != first
+    first = containerd.identity(tmp_path / "image")
+    assert containerd.identity(tmp_path / "image") == first
+    (tmp_path / "image").write_bytes(b"22")
+    assert containerd.identity(tmp_path / "image") != first
+
+
+def test_a_new_store_begins_with_the_one_that_holds_most_of_its_images(tmp_path: Path):
+    def hold(*images: str) -> None:
+        folder = tmp_path / containerd.store_key(images)
+        folder.mkdir()
+        (folder / containerd.CONTENTS).write_text(json.dumps(images))
+
+    assert containerd.best_start(tmp_path, ["a"]) == []
+    hold("a", "x")
+    hold("a", "b")
+    assert containerd.best_start(tmp_path, ["a", "b", "c"]) == ["a", "b"]
+    assert containerd.best_start(tmp_path, ["c"]) == []
 
 
 def test_a_clone_shares_files_but_never_databases(tmp_path: Path):

@@ -27,6 +27,8 @@ def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeletCl
     unreadable = tmp_path_factory.mktemp("images") / "unreadable.tar"
     files = {"usr/local/bin/python": b"\x00no program\n"}
     write_image(unreadable, UNREADABLE, files, ["/usr/local/bin/python"], os.uname().machine)
+    # The same file in every run, so that it is imported once.
+    os.utime(unreadable, (0, 0))
     archives = {**images.ensure(print), UNREADABLE: unreadable}
     state = tmp_path_factory.mktemp("nodes")
     with KubeletCluster(

@@ -163,6 +163,9 @@ class Builder:
         """Find a tool and a base image that is there or can be had."""
         tool = choose_tool(lambda command: shutil.which(command) is not None, os.geteuid() == 0)
         builder = cls(tool, store, progress)
+        if tool == "buildah":
+            # The store is ours and so is its lock: these are left from builds that were killed.
+            run(builder.command("rm", "--all"))
         builder.base = builder.find_base(base)
         return builder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from kronos.local.versions import CONTAINERD_VERSION
 PAUSE_IMAGE = "kronos.local/pause:1"
 READY_SECONDS = 30.0
 KEPT_STORES = 2
+CONTENTS = "kronos-contents.json"
 NAMESPACE = "k8s.io"
 
 
@@ -106,18 +108,24 @@ async def _ctr(programs: Path, state: Path, *arguments: str) -> str | None:
 async def prepare_store(
     cache: Path, programs: Path, images: Sequence[Path], scratch: Path, progress: Callable[[str], None]
 ) -> Path:
-    """Return a containerd root in the cache that holds the images, importing them the first time.
+    """Return a containerd root in the cache that holds the images, importing those that no older one holds.
 
-    ``scratch`` is a folder for the state of the containerd that imports.
+    ``scratch`` is an empty folder for the state of the containerd that imports.
     """
-    store = cache / "stores" / store_key(programs, images)
+    wanted = [identity(path) for path in (programs / "pause", *images)]
+    store = cache / "stores" / store_key(wanted)
     store.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(store.parent / "lock", progress):
         if not store.exists():
             partial = store.with_name("partial")
             shutil.rmtree(partial, ignore_errors=True)
-            progress("importing images, once: about 40 s")
-            await _import(partial, programs, images, scratch)
+            held = best_start(store.parent, wanted)
+            if held:
+                clone(store.parent / store_key(held), partial)
+            new = [image for image in images if identity(image) not in held]
+            progress(f"importing {len(new)} image{'s' if len(new) != 1 else ''}, once: about 30 s")
+            await _import(partial, programs, new, scratch)
+            (partial / CONTENTS).write_text(json.dumps(wanted))
             partial.rename(store)
         os.utime(store)
         for old in outdated(store.parent):
@@ -125,13 +133,29 @@ async def prepare_store(
     return store
 
 
-def store_key(programs: Path, images: Sequence[Path]) -> str:
-    """A name that changes with the images and with the version that unpacked them."""
-    digest = hashlib.sha256(CONTAINERD_VERSION.encode())
-    for path in (programs / "pause", *images):
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]
+def identity(file: Path) -> str:
+    """A word that changes when a file of the cache is written again; reading all of an image takes seconds."""
+    facts = file.stat()
+    return f"{file.parent.name}/{file.name}:{facts.st_size}:{facts.st_mtime_ns}"
+
+
+def store_key(identities: Sequence[str]) -> str:
+    """The name of the store with these images, unpacked by this version."""
+    return hashlib.sha256("\n".join((CONTAINERD_VERSION, *identities)).encode()).hexdigest()[:16]
+
+
+def best_start(stores: Path, wanted: Sequence[str]) -> list[str]:
+    """What the store with the largest part of the wanted images holds; nothing when there is none."""
+    best: list[str] = []
+    for path in stores.glob(f"*/{CONTENTS}"):
+        held = json.loads(path.read_text())
+        if path.parent.name == store_key(held) and _shared(held, wanted) > _shared(best, wanted):
+            best = held
+    return best
+
+
+def _shared(held: Sequence[str], wanted: Sequence[str]) -> int:
+    return len(set(held) & set(wanted))
 
 
 def outdated(stores: Path) -> Iterator[Path]:
