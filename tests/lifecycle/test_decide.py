@@ -153,15 +153,53 @@ def test_the_first_failing_rank_and_its_last_words_are_the_reason():
     assert condition(world, "Failed") == ("True", "TrainingFailed")
 
 
-def test_an_echo_alone_waits_for_the_cause_to_show_up():
+ECHO = LastWords(outcome="Failed", rank=2, error="closed", secondary=True)
+
+
+def test_an_end_without_a_word_waits_for_the_cause_to_show_up():
     world = running_world(restart={"backoffLimit": 0})
-    world.fail("burner", 0, last_words=LastWords(outcome="Failed", rank=2, error="closed", secondary=True))
+    world.fail("burner", 0, exit_code=1)
     decision = world.round()["burner"]
     assert decision.status.phase == "Running"
     assert decision.look_again is not None
     world.now = decision.look_again
     world.round()
     assert world.status("burner").phase == "Failed"
+
+
+def test_echoes_of_all_members_end_the_attempt_at_once():
+    world = running_world(restart={"backoffLimit": 0})
+    for member in range(3):
+        world.fail("burner", member, last_words=ECHO)
+    world.round()
+    assert world.status("burner").phase == "Failed"
+
+
+def test_echoes_of_a_member_that_fell_silent_are_no_failure_of_the_job():
+    world = running_world(restart={"backoffLimit": 0})
+    where = node_of(world, 1)
+    for member in (0, 2):
+        world.fail("burner", member, last_words=ECHO)
+    world.later(60)
+    decision = world.round()["burner"]
+    assert decision.status.phase == "Running", "its node may be found lost"
+    assert decision.look_again is not None
+    world.now = decision.look_again
+    world.round()
+    status = world.status("burner")
+    assert (status.phase, status.failures, status.restarts[0].cause) == ("Restarting", 0, "NodeLost")
+    assert f"member 1 on {where} fell silent" in status.restarts[0].message
+
+
+def test_a_node_that_is_found_lost_explains_the_echoes_of_the_others():
+    world = running_world()
+    lost = node_of(world, 1)
+    world.fail("burner", 0, last_words=ECHO)
+    world.later(20)
+    world.nodes[lost] = replace(world.nodes[lost], ready=False)
+    world.settle()
+    (record,) = world.status("burner").restarts
+    assert (record.cause, record.node) == ("NodeLost", lost)
 
 
 def test_a_failed_gang_releases_the_slots_of_the_members_that_still_run():

@@ -222,7 +222,7 @@ def _go_on(gang: Gang) -> Decision:
             phase="Running",
             reason=f"{gang.name(failures[0].member)} ended; finding out why" if failures else "",
             tell=Event("Normal", "Running", f"all {count} members are running") if first else None,
-            look_again=settles_at(failures, gang.now) if failures else None,
+            look_again=settles_at(gang, failures) if failures else None,
             placement=placement,
             started_at=gang.job.status.started_at or now,
             **changes,

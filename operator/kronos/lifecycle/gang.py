@@ -26,6 +26,9 @@ from kronos.lifecycle.snapshot import JobView, PodView, Snapshot
 
 SETTLE = timedelta(seconds=5)
 """After a first failure the other members get this long to end as well, so that the first cause can be told."""
+SILENCE = timedelta(seconds=90)
+"""When members only echo another's end, and that other says nothing, this long for its node to be found lost: the control
+plane takes 50 s by default to tell that a node doesn't answer."""
 BIND_GRACE = timedelta(seconds=10)
 """A pinned pod that the scheduler can't bind for this long has lost its place to somebody else."""
 
@@ -121,16 +124,36 @@ def failed(gang: Gang) -> GiveUp | None:
     if not failures:
         return None
     primary = [pod for pod in failures if _explains(pod)]
-    settled = all(pod.terminal for pod in gang.pods) or gang.now >= settles_at(failures, gang.now)
-    if not primary and not settled:
+    if not primary and gang.now < settles_at(gang, failures):
         return None
+    silent = _silent(gang)
+    if silent is not None and all(map(_echoes, failures)):
+        return GiveUp(
+            "NodeLost",
+            f"{gang.name(silent)} fell silent: the others lost contact with it, and nothing tells how it ended",
+            gang.placement.members[silent].node,
+        )
     first = min(primary or failures, key=lambda pod: (pod.finished or gang.now, pod.member))
     return _verdict_on(gang, first)
 
 
-def settles_at(failures: list[PodView], now: datetime) -> datetime:
-    """When the members have had their time to say why they ended."""
-    return min((pod.finished or now) for pod in failures) + SETTLE
+def settles_at(gang: Gang, failures: list[PodView]) -> datetime:
+    """When the members have had their time to say why they ended; the past when all have ended."""
+    first = min((pod.finished or gang.now) for pod in failures)
+    if all(pod.terminal for pod in gang.pods):
+        return first
+    return first + (SILENCE if all(map(_echoes, failures)) else SETTLE)
+
+
+def _silent(gang: Gang) -> int | None:
+    """The first member whose pod exists and hasn't ended, if any."""
+    return next((pod.member for pod in gang.pods if not pod.terminal), None)
+
+
+def _echoes(pod: PodView) -> bool:
+    """The pod says itself that it ended since another did."""
+    words = pod.last_words
+    return words is not None and words.outcome == "Failed" and words.secondary
 
 
 def _explains(pod: PodView) -> bool:
