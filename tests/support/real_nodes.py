@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kronos.local import LocalCluster
-from kronos.local.install import FABRIC, ROOT, install_crds
+from kronos.local.install import deploy
 from support.operators import Forge, Object
 
-OVERLAY = ROOT / "manifests" / "overlays" / "cluster"
 NODE_GRACE_SECONDS = 12.0
 UNREADABLE = "kronos.local/unreadable:1"
 """An image whose python is no program."""
@@ -19,14 +18,14 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 def install_operator(cluster: LocalCluster) -> None:
-    """`kubectl apply -k`, with progress read each second so that tests see it; returns when the operator is ready."""
-    cluster.kubectl("apply", "--server-side", "-k", str(OVERLAY))
-    install_crds(cluster.kubectl)
-    cluster.kubectl("apply", "-f", str(FABRIC))
-    quick = [
-        {"op": "add", "path": "/spec/template/spec/containers/0/command/-", "value": "--progress-interval=1"}
-    ]
-    patch_operator(cluster, quick)
+    """Install Kronos, with progress read each second so that tests see it."""
+    deploy(cluster.kubectl)
+    quick = {
+        "op": "add",
+        "path": "/spec/template/spec/containers/0/args/-",
+        "value": "--progress-interval=1",
+    }
+    patch_operator(cluster, [quick])
 
 
 def patch_operator(cluster: LocalCluster, patch: list[Object]) -> None:

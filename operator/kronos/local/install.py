@@ -71,6 +71,14 @@ def install(kubectl: Kubectl, admin: Path, overlay: Path = CLUSTER) -> Path:
     return path
 
 
+def deploy(kubectl: Kubectl) -> None:
+    """The whole install as users do it, with the example fabric; returns once the operator's pod is ready."""
+    kubectl("apply", "-k", str(CLUSTER))
+    _wait_for_crds(kubectl)
+    kubectl("apply", "-f", str(FABRIC))
+    kubectl("-n", "kronos-system", "rollout", "status", "deployment/kronos", "--timeout=55s")
+
+
 def install_crds(kubectl: Kubectl) -> None:
     """Make the API server know Kronos's resources; returns once it serves them."""
     kubectl("apply", "-f", str(CRDS))

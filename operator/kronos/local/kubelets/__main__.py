@@ -13,6 +13,7 @@ from kronos.local import images
 from kronos.local.cluster import ClusterError
 from kronos.local.control import ControlError
 from kronos.local.gobuild import BuildError
+from kronos.local.install import deploy
 from kronos.local.kubelets import preflight
 from kronos.local.kubelets.cluster import KubeletCluster
 from kronos.local.topology import default_topology
@@ -54,11 +55,14 @@ def up(options: argparse.Namespace) -> None:
     cluster = KubeletCluster(state, nodes, images.ensure(local.show), progress=local.show)
     cluster.start()
     try:
+        local.show("installing Kronos")
+        deploy(cluster.kubectl)
         cluster.detach()
     except BaseException:
         cluster.stop()
         raise
-    local.show(f"the cluster is ready; its logs are in {state}")
+    local.show(f"the cluster is ready and the operator runs; logs are in {state}. Point kubectl at it with:")
+    local.show('  eval "$(make cluster-env)"')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
