@@ -8,7 +8,7 @@ SETUP = @command -v python3 >/dev/null 2>&1 || { echo "Kronos needs Python 3.11 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test up down env setup crds lint format pytest clean kind-demo
+.PHONY: help demo test up down env setup crds lint format pytest clean kind-demo cluster-up cluster-down cluster-env test-cluster images
 
 help: ## List the commands
 	@echo "Kronos: train models on shared clusters. Commands:"
@@ -35,8 +35,23 @@ down: setup ## Stop the local cluster
 env: setup ## Print the line that points kubectl at the local cluster
 	@exec $(BIN)/python -m kronos.local env
 
+cluster-up: setup ## Start a cluster of real nodes (kubelet and containerd; root) with the operator in a pod
+	@exec $(BIN)/python -m kronos.local.kubelets up
+
+cluster-down: setup ## Stop the cluster of real nodes
+	@exec $(BIN)/python -m kronos.local.kubelets down
+
+cluster-env: setup ## Print the line that points kubectl at the cluster of real nodes
+	@exec $(BIN)/python -m kronos.local.kubelets env
+
+test-cluster: setup ## Run the tests that need real nodes; exit code 4 where the machine can't run them
+	@$(BIN)/python -m kronos.local.kubelets check && exec $(BIN)/pytest tests/real_nodes
+
 setup: ## Create or refresh .venv (every other command does this first)
 	$(SETUP)
+
+images: setup ## Build the operator's and the trainer's image, and print their archives
+	@exec $(BIN)/python -m kronos.local.images
 
 crds: setup ## Write crds/ from the models
 	@exec $(BIN)/python -m kronos.api.crd crds
@@ -50,9 +65,9 @@ lint: setup ## Check style, types, import arrows and that crds/ matches the mode
 format: setup ## Format the code and mend what can be mended
 	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format .
 
-pytest: setup ## Run all tests
+pytest: setup ## Run all tests but those that need real nodes
 	@# Two files at a time, since many tests wait for processes; whole files, since some share a cluster.
-	@echo "== tests" && exec $(BIN)/pytest -n 2 --dist loadfile
+	@echo "== tests" && exec $(BIN)/pytest -n 2 --dist loadfile --ignore=tests/real_nodes
 
 clean: ## Remove what the commands made in this folder (stop the local cluster first)
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
