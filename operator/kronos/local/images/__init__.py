@@ -11,6 +11,7 @@ a tab, the archive. ``ctr -n k8s.io images import``, ``kind load image-archive``
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -23,7 +24,7 @@ from kronos.local.images.errors import ImagesError, NoToolError
 from kronos.local.images.inputs import IMAGES, Image, fill_context, input_hash
 from kronos.local.images.runner import Progress, Runner
 
-__all__ = ["IMAGES", "Image", "ImagesError", "NoToolError", "ensure", "main"]
+__all__ = ["IMAGES", "Image", "ImagesError", "NoToolError", "are_built", "ensure", "main"]
 
 KEPT = 2
 """Archives of each image that stay: the current one, and one for whoever goes back and forth between two states."""
@@ -40,8 +41,16 @@ def ensure(progress: Progress) -> Mapping[str, Path]:
         with exclusive(store / "lock", progress):
             _build_missing(store, found, progress)
     for path in found.values():
-        os.utime(path.parent)
+        # What was used last is removed last. A cache that can't be written to serves as well.
+        with contextlib.suppress(OSError):
+            os.utime(path.parent)
     return found
+
+
+def are_built() -> bool:
+    """Whether the archives for the present inputs are there."""
+    store = cache_folder(os.environ, Path.home()) / "images"
+    return all(path.exists() for path in archives(store, os.environ).values())
 
 
 def archives(store: Path, environ: Mapping[str, str]) -> dict[str, Path]:

@@ -16,10 +16,15 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether a command succeeded, and the last line that it wrote."""
+    """Whether a command succeeded, and what it wrote."""
 
     good: bool
-    text: str
+    output: str
+
+    @property
+    def text(self) -> str:
+        """The last line."""
+        return self.output.strip().rpartition("\n")[2].strip()
 
 
 class Runner:
@@ -62,5 +67,6 @@ class Runner:
             return Answer(False, f"no answer within {seconds:g} s")
         except OSError as error:
             return Answer(False, error.strerror or str(error))
-        lines = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).strip().splitlines()
-        return Answer(done.returncode == 0, lines[-1].strip() if lines else f"exit code {done.returncode}")
+        if done.returncode == 0:
+            return Answer(True, done.stdout)
+        return Answer(False, done.stderr or done.stdout or f"exit code {done.returncode}")

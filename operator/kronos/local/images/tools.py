@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kronos.local.images.errors import ImagesError, NoToolError
-from kronos.local.images.inputs import ROOT, Image
+from kronos.local.images.inputs import IMAGES, ROOT, Image
 from kronos.local.images.runner import Answer, Runner
 
 ANSWER_SECONDS = 60.0
@@ -101,8 +101,7 @@ class Buildah:
 
     def build(self, image: Image, base: str, context: Path, archive: Path) -> None:
         """Build an image and write its archive; the layers with packages stay for the next time."""
-        tag = image.full_reference
-        packages = f"localhost/kronos-{image.name}-packages:latest"
+        tag, packages = image.full_reference, packages_name(image)
         label = f"building the image {image.reference}"
         self._runner.run(
             self.build_command(image, base, context, packages, "packages"), f"{label}: installing packages"
@@ -110,6 +109,16 @@ class Buildah:
         self._runner.run(self.build_command(image, base, context, tag), label)
         push = [*self._command, "push", "--quiet", tag, f"docker-archive:{archive}:{tag}"]
         self._runner.run(push, f"writing the archive of {image.reference}")
+        self._tidy(base)
+
+    def _tidy(self, base: str) -> None:
+        """Remove what no next build can use: names of earlier bases and versions, then layers without a name."""
+        current = {name for image in IMAGES for name in (image.full_reference, packages_name(image))}
+        listed = self._ask("images", "--no-trunc", "--format", "{{.ID}} {{.Name}}:{{.Tag}}").output
+        for line in listed.splitlines():
+            number, name = line.split()
+            if name not in current | {base} and number.removeprefix("sha256:") != base:
+                self._ask("rmi", name)
         self._ask("rmi", "--prune")
 
     def build_command(self, image: Image, base: str, context: Path, tag: str, target: str = "") -> list[str]:
@@ -162,7 +171,12 @@ class Docker:
 
     def build_command(self, image: Image, base: str, context: Path, tag: str) -> list[str]:
         """The command line that builds an image."""
-        return ["docker", "build", "--progress=plain", *_common(image, base, tag), str(context)]
+        return ["docker", "build", *_common(image, base, tag), str(context)]
+
+
+def packages_name(image: Image) -> str:
+    """The name that keeps the layers with an image's packages."""
+    return f"localhost/kronos-{image.name}-packages:latest"
 
 
 def _common(image: Image, base: str, tag: str) -> Sequence[str]:
