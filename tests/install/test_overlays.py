@@ -17,55 +17,14 @@ from kronos.local.install import CLUSTER, CRDS, FABRIC, NAMESPACED, ROOT
 from support.cluster import Kube
 from support.health import free_port, wait_until
 from support.isolation import require_namespaces
-from support.permissions import Table, allowed, can, may
+from support.permissions import EVERY_ACCOUNT, JOBS, NEVER, OPERATOR, READING, Table, allowed, can, may
 from support.worlds import World, job
 
 pytestmark = pytest.mark.cluster
 
 EXAMPLES = FABRIC.parent
 JOB = "kronostrainingjobs.training.kronos.dev"
-OPERATOR = "system:serviceaccount:kronos-system:kronos"
 
-EVERY_ACCOUNT: Table = {
-    "selfsubjectaccessreviews.authorization.k8s.io": {"create"},
-    "selfsubjectreviews.authentication.k8s.io": {"create"},
-    "selfsubjectrulesreviews.authorization.k8s.io": {"create"},
-    **{
-        f"/{url}": {"get"}
-        for url in (
-            ".well-known/openid-configuration",
-            ".well-known/openid-configuration/",
-            "api",
-            "api/*",
-            "apis",
-            "apis/*",
-            "healthz",
-            "livez",
-            "openapi",
-            "openapi/*",
-            "openid/v1/jwks",
-            "openid/v1/jwks/",
-            "readyz",
-            "version",
-            "version/",
-        )
-    },
-}
-"""What Kubernetes grants to every service account there is."""
-READING: Table = {
-    "customresourcedefinitions.apiextensions.k8s.io": {"list", "watch"},
-    "kronosfabrics.training.kronos.dev": {"list", "watch"},
-    "nodes": {"list", "watch"},
-    "pods": {"list", "watch"},
-}
-JOBS: Table = {
-    "configmaps": {"get", "create"},
-    "events": {"create", "list"},
-    "kronostrainingjobs.training.kronos.dev": {"list", "watch"},
-    "kronostrainingjobs.training.kronos.dev/status": {"update"},
-    "pods": {"get", "create", "delete", *READING["pods"]},
-    "services": {"get", "create"},
-}
 GRANTED: dict[Path, dict[str, Table]] = {
     CLUSTER: dict.fromkeys(("forge", "other", "kube-system"), EVERY_ACCOUNT | READING | JOBS),
     NAMESPACED: {
@@ -74,38 +33,6 @@ GRANTED: dict[Path, dict[str, Table]] = {
     },
 }
 """By overlay and namespace: everything that the operator may do there."""
-
-NEVER = [
-    ("get", "secrets"),
-    ("list", "secrets"),
-    ("watch", "secrets"),
-    ("create", "pods/exec"),
-    ("get", "pods/log"),
-    ("create", "pods/portforward"),
-    ("create", "pods/eviction"),
-    ("create", "pods/ephemeralcontainers"),
-    ("patch", "pods"),
-    ("create", "pods/binding"),
-    ("get", "nodes/proxy"),
-    ("create", "nodes/proxy"),
-    ("update", "nodes"),
-    ("create", "serviceaccounts/token"),
-    ("escalate", "clusterroles.rbac.authorization.k8s.io"),
-    ("bind", "clusterroles.rbac.authorization.k8s.io"),
-    ("create", "rolebindings.rbac.authorization.k8s.io"),
-    ("create", "clusterrolebindings.rbac.authorization.k8s.io"),
-    ("impersonate", "users"),
-    ("impersonate", "groups"),
-    ("impersonate", "serviceaccounts"),
-    ("create", "certificatesigningrequests.certificates.k8s.io"),
-    ("update", "kronostrainingjobs.training.kronos.dev"),
-    ("delete", "kronostrainingjobs.training.kronos.dev"),
-    ("update", "kronosfabrics.training.kronos.dev"),
-    ("update", "customresourcedefinitions.apiextensions.k8s.io"),
-    ("list", "configmaps"),
-    ("update", "configmaps"),
-    ("delete", "services"),
-]
 
 
 def inventory(cluster: LocalCluster) -> set[str]:

@@ -25,6 +25,7 @@ ABLE = Machine(
     missing_controllers=list,
     file_systems=lambda: "nodev\toverlay\nnodev\ttmpfs\n",
     programs_built=False,
+    images_built=False,
     has=lambda command: True,
     runs=lambda script: "",
 )
@@ -39,6 +40,7 @@ ABLE = Machine(
         ({"file_systems": lambda: "nodev\ttmpfs\n"}, "file system overlay"),
         ({"has": lambda command: command != "ip"}, "command ip (package iproute2)"),
         ({"has": lambda command: command != "cc"}, "command cc (package gcc)"),
+        ({"has": lambda command: command not in ("buildah", "docker")}, "package buildah or docker"),
         ({"runs": lambda script: "no" if "libseccomp" in script else ""}, "package libseccomp-dev"),
         ({"runs": lambda script: "not permitted" if "unshare" in script else ""}, "(not permitted)"),
     ],
@@ -54,8 +56,9 @@ def test_a_machine_that_has_everything_lacks_nothing():
     assert list(preflight.missing(ABLE)) == []
 
 
-def test_a_machine_with_built_programs_needs_no_compiler():
-    bare = replace(ABLE, programs_built=True, has=lambda command: command not in ("cc", "pkg-config"))
+def test_a_machine_that_has_built_everything_needs_no_tools_to_build():
+    unneeded = ("cc", "pkg-config", "buildah", "docker")
+    bare = replace(ABLE, programs_built=True, images_built=True, has=lambda command: command not in unneeded)
     assert list(preflight.missing(bare)) == []
 
 

@@ -36,8 +36,10 @@ def test_the_readme_names_the_commands_of_a_newcomer():
     assert {"demo", "test", "up", "env", "down"} <= named
 
 
-def test_ci_runs_the_readmes_test_command():
-    assert (ROOT / ".ci" / "run").read_text(encoding="utf-8").rstrip().endswith("\nexec make test")
+def test_ci_runs_the_readmes_test_command_and_the_tests_on_real_nodes():
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "set -eu" in script
+    assert re.findall(r"^(?:exec )?make .*", script, re.MULTILINE) == ["make test", "exec make test-cluster"]
 
 
 def test_every_target_is_listed_by_help():

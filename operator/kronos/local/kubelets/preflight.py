@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kronos.local import images
 from kronos.local.kubelets import cgroups, programs
 
 COMMANDS = {"ip": "iproute2", "mount": "mount", "umount": "mount", "cp": "coreutils", "unshare": "util-linux"}
 BUILD_COMMANDS = {"cc": "gcc", "pkg-config": "pkg-config"}
+BUILDERS = ("buildah", "docker")
 FILE_SYSTEMS = ("overlay", "tmpfs")
 TRIAL = "mount --make-rprivate / && ip link set lo up && ip link add kronos0 type bridge"
 
@@ -27,6 +29,7 @@ class Machine:
     missing_controllers: Callable[[], list[str]]
     file_systems: Callable[[], str]
     programs_built: bool
+    images_built: bool
     has: Callable[[str], bool]
     runs: Callable[[str], str]
 
@@ -39,6 +42,7 @@ class Machine:
             missing_controllers=cgroups.missing_controllers,
             file_systems=Path("/proc/filesystems").read_text,
             programs_built=programs.are_built(),
+            images_built=images.are_built(),
             has=lambda command: shutil.which(command) is not None,
             runs=_trial,
         )
@@ -67,6 +71,8 @@ def missing(machine: Machine) -> Iterator[str]:
     wanted = {command: package for command, package in commands.items() if not machine.has(command)}
     for command, package in wanted.items():
         yield f"the command {command} (package {package})"
+    if not machine.images_built and not any(map(machine.has, BUILDERS)):
+        yield f"a tool that builds images (package {' or '.join(BUILDERS)})"
     builds = not machine.programs_built and "pkg-config" not in wanted
     if builds and machine.runs("pkg-config --exists libseccomp"):
         yield "the headers of libseccomp, to build runc (package libseccomp-dev)"
