@@ -31,6 +31,19 @@ class Case:
     told_by: str = field(default="pods")
 
 
+CRASH = """
+import sys
+
+class Furnace:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == "torch":
+            raise ZeroDivisionError("the furnace is cold")
+
+sys.meta_path.insert(0, Furnace)
+"""
+"""Python runs this before the trainer, which then crashes in the middle of an import."""
+
 CASES = {
     "oom": Case(
         {"template": {"perAccelerator": {"memory": "48Mi"}}},
@@ -87,12 +100,10 @@ def name_of(item: Object, kind: str) -> str:
 
 @pytest.fixture
 def forge_of_failures(forge: RealForge, tmp_path: Path) -> RealForge:
-    """A namespace with claims on a folder that isn't there, and on one with a trainer that crashes."""
+    """A namespace with claims on a folder that isn't there, and on one that makes Python crash."""
     crashing = tmp_path / "crashing"
-    (crashing / "kronos_trainer").mkdir(parents=True)
-    (crashing / "kronos_trainer" / "__main__.py").write_text(
-        "raise ZeroDivisionError('the furnace is cold')\n", encoding="utf-8"
-    )
+    crashing.mkdir()
+    (crashing / "sitecustomize.py").write_text(CRASH, encoding="utf-8")
     forge.claim("crashing", crashing)
     forge.claim("gone", tmp_path / "gone")
     return forge

@@ -48,12 +48,14 @@ class RealForge(Forge):
         checkpoints.mkdir(parents=True, exist_ok=True)
         # The trainer's user is none of this machine's.
         checkpoints.chmod(0o777)
+        self.volumes: list[str] = []
         self.claim("data", data)
         self.claim("checkpoints", checkpoints)
 
     def claim(self, name: str, folder: Path) -> None:
         """A PersistentVolumeClaim on a folder, which every node has since they share a machine."""
         volume = f"{self.name}-{name}"
+        self.volumes.append(volume)
         common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
         self.apply(
             {
@@ -102,7 +104,7 @@ class RealForge(Forge):
     def close(self) -> None:
         """Delete everything, and wait until nothing is held."""
         self.cluster.kubectl("delete", "namespace", self.name, "--timeout=110s", timeout=120)
-        self.cluster.kubectl("delete", "pv", f"{self.name}-data", f"{self.name}-checkpoints")
+        self.cluster.kubectl("delete", "pv", *self.volumes)
 
 
 def claimed(name: str) -> Object:

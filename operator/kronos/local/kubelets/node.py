@@ -23,6 +23,8 @@ from kronos.local.topology import LocalNode
 REGISTRATION_SECONDS = 60.0
 POLL_SECONDS = 0.1
 KUBELET_PORT = 10250
+# Whatever its root folder, a kubelet has the socket of device plugins here.
+FIXED = Path("/var/lib/kubelet")
 # Below /run, which is this cluster's own: the paths of sockets are short and vanish with it.
 RUN = Path("/run/kronos")
 
@@ -91,6 +93,7 @@ class KubeletNode:
         for folder in (self.folder, self.run, self.folder / "network", self.folder / "pods"):
             folder.mkdir(parents=True, exist_ok=True)
         cgroups.create(self.group)
+        sandbox.share_mounts(self.folder / "kubelet")
         containerd.clone(self.ground.store, self.folder / "containerd")
         network = self.folder / "network"
         (network / "10-kronos.conflist").write_text(
@@ -121,6 +124,7 @@ class KubeletNode:
     def _start_kubelet(self) -> GuardedProcess:
         labels = ",".join(f"{name}={value}" for name, value in self.node.labels.items())
         command = [
+            *sandbox.with_own(FIXED, self.folder / "fixed"),
             str(self.ground.programs / "kubelet"),
             f"--config={self.folder / 'kubelet.yaml'}",
             f"--kubeconfig={self.folder / 'kubeconfig'}",

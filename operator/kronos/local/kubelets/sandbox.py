@@ -100,6 +100,21 @@ def unmount_below(folder: Path) -> None:
         raise SandboxError(f"{left[0]} is still mounted; the cluster's files are left where they are")
 
 
+def share_mounts(folder: Path) -> None:
+    """Make a folder whose mounts are seen in every namespace that begins with this one's, whoever makes them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    run("mount", "--bind", str(folder), str(folder))
+    run("mount", "--make-shared", str(folder))
+
+
+def with_own(path: Path, folder: Path) -> list[str]:
+    """The beginning of a command line whose program finds ``folder`` at ``path``, which nobody else sees there."""
+    script = 'mount --bind "$0" "$1" && shift && exec "$@"'
+    path.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    return ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", script, str(folder), str(path)]
+
+
 def run(*command: str) -> None:
     """Run a system command; SandboxError with its words when it fails."""
     try:
