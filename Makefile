@@ -8,7 +8,7 @@ SETUP = @command -v python3 >/dev/null 2>&1 || { echo "Kronos needs Python 3.11 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test up down env setup crds lint format pytest clean kind-demo cluster-up cluster-down cluster-env test-cluster images
+.PHONY: help demo test up down env setup crds lint format pytest clean kind-demo cluster-up cluster-down cluster-env test-cluster images bench
 
 help: ## List the commands
 	@echo "Kronos: train models on shared clusters. Commands:"
@@ -68,6 +68,9 @@ format: setup ## Format the code and mend what can be mended
 pytest: setup ## Run all tests but those that need real nodes
 	@# Two files at a time, since many tests wait for processes; whole files, since some share a cluster.
 	@echo "== tests" && exec $(BIN)/pytest -n 2 --dist loadfile --ignore=tests/real_nodes
+
+bench: setup ## Measure how long planning takes, as JSON
+	@PYTHONPATH=tests exec $(BIN)/python -m bench
 
 clean: ## Remove what the commands made in this folder (stop the local cluster first)
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

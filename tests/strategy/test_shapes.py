@@ -8,7 +8,8 @@ import pytest
 
 from kronos.api.training import ModelShape
 from kronos.strategy import parameter_count
-from kronos.strategy.shapes import block_flops, elements, head_flops, parameters
+from kronos.strategy.layout import GIB, Workload
+from kronos.strategy.shapes import elements, parameters
 from support.searches import LLAMA_2_7B, LLAMA_3_8B, LLAMA_3_70B, SMALL
 
 PUBLISHED = [
@@ -62,9 +63,10 @@ def test_flops_per_token_are_six_per_matrix_weight_and_the_attention():
         vocabulary_size=v,
         sequence_length=s,
     )
+    load = Workload(shape, global_batch_size=1, compute_bytes=2, peak_flops=1e15, memory_bytes=GIB)
     skipped = 2 * s * h
     published = 96 * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h)) / s
-    ours = 4 * layers * (block_flops(shape) + skipped) + 3 * head_flops(shape)
+    ours = 4 * layers * (load.block.flops + skipped) + 3 * load.head_flops
     assert ours == pytest.approx(published)
 
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kronos.strategy.stages import balance, in_flight, schedule_for, telling_stages
+from kronos.strategy.stages import (
+    Passes,
+    balance,
+    bubble,
+    in_flight,
+    telling_stages,
+    virtual_stage_options,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,17 +54,49 @@ def slowest(split, head):
 
 
 @pytest.mark.parametrize(
-    ("stages", "microbatches", "schedule", "kept"),
+    ("stages", "microbatches", "schedule", "parts", "kept"),
     [
-        pytest.param(1, 8, "None", [1], id="no pipeline"),
-        pytest.param(4, 8, "1F1B", [4, 3, 2, 1], id="the first stage keeps the most"),
-        pytest.param(4, 4, "1F1B", [4, 3, 2, 1], id="as many microbatches as stages"),
-        pytest.param(4, 2, "GPipe", [2, 2, 2, 2], id="too few microbatches for 1F1B"),
+        pytest.param(1, 8, "None", 1, [1], id="no pipeline"),
+        pytest.param(4, 8, "1F1B", 1, [4, 3, 2, 1], id="the first stage keeps the most"),
+        pytest.param(4, 4, "1F1B", 1, [4, 3, 2, 1], id="as many microbatches as stages"),
+        pytest.param(4, 2, "GPipe", 1, [2, 2, 2, 2], id="too few microbatches for 1F1B"),
+        pytest.param(4, 8, "ZeroBubble", 1, [4, 3, 2, 1], id="no more without a bubble"),
+        pytest.param(4, 8, "Interleaved1F1B", 2, [11, 9, 7, 5], id="in parts of half a stage"),
+        pytest.param(4, 4, "Interleaved1F1B", 2, [8, 8, 7, 5], id="no more parts than there are"),
     ],
 )
-def test_schedule_and_microbatches_in_flight(stages, microbatches, schedule, kept):
-    assert schedule_for(stages, microbatches) == schedule
-    assert [in_flight(stage, stages, schedule, microbatches) for stage in range(stages)] == kept
+def test_microbatches_in_flight(stages, microbatches, schedule, parts, kept):
+    assert [in_flight(stage, stages, schedule, microbatches, parts) for stage in range(stages)] == kept
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "microbatches", "options"),
+    [
+        pytest.param(24, 4, 8, (2, 3, 6), id="divisors of a stage's layers"),
+        pytest.param(24, 1, 8, (), id="no pipeline"),
+        pytest.param(25, 4, 8, (), id="unequal stages"),
+        pytest.param(24, 4, 6, (), id="microbatches don't come in rounds"),
+    ],
+)
+def test_virtual_stages(layers, stages, microbatches, options):
+    assert virtual_stage_options(layers, stages, microbatches) == options
+
+
+STAGE, FOUR = Passes(1.0, 2.0, 1.0), Passes(4.0, 8.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "parts", "seconds"),
+    [
+        pytest.param("None", 1, 0.0, id="no pipeline"),
+        pytest.param("GPipe", 1, 9.0, id="three stages there and back"),
+        pytest.param("1F1B", 1, 9.0, id="the same"),
+        pytest.param("Interleaved1F1B", 3, 3.0, id="a third"),
+        pytest.param("ZeroBubble", 1, 3.0, id="filled with gradients of weights"),
+    ],
+)
+def test_bubbles(schedule, parts, seconds):
+    assert bubble(STAGE, FOUR, schedule, parts) == pytest.approx(seconds)
 
 
 def test_one_stage_of_each_kind_is_told():

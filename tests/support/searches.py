@@ -112,8 +112,8 @@ def plan(spec: TrainingJobSpec, candidate: Candidate) -> Plan:
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> TrainingJobSpec:
-    """Small jobs of every kind: odd head counts, tied embeddings, odd batches, with and without pins."""
+def jobs(draw: st.DrawFn, *, experts: bool = False) -> TrainingJobSpec:
+    """Small jobs of every kind: odd head counts, tied embeddings, odd batches, with and without pins and experts."""
     key_value_heads = draw(st.sampled_from([1, 2, 3, 4]))
     heads = key_value_heads * draw(st.sampled_from([1, 2]))
     low = draw(st.integers(1, 6))
@@ -128,6 +128,7 @@ def jobs(draw: st.DrawFn) -> TrainingJobSpec:
             "vocabulary_size": draw(st.sampled_from([256, 257, 50_000])),
             "sequence_length": draw(st.sampled_from([64, 2048])),
             "tied_embeddings": draw(st.booleans()),
+            **(draw(st.sampled_from([{}, {}, {"experts": {"count": 4, "active": 2}}])) if experts else {}),
         },
         batch=draw(st.integers(1, 24)),
         low=low,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from kronos_trainer.checkpoint import Checkpoints
 from kronos_trainer.digest import weights_digest
 from kronos_trainer.engine import Engine
 from kronos_trainer.gradients import agree_on_totals, sum_over_replicas
-from kronos_trainer.initialise import initialise
+from kronos_trainer.initialise import initialise, local
 from kronos_trainer.mesh import Layout, build_layout, position_of
 from kronos_trainer.messages import AtStep, Reporter
 from kronos_trainer.model import Decoder
@@ -92,6 +92,29 @@ def gradients(plan: Plan, rank: int, store: str) -> dict[str, Any]:
         if (layout.seat.dp, layout.seat.fsdp, layout.seat.tp) != (0, 0, 0):
             found = {}
         return {"gradients": found, "norm": totals.gradient_norm, "loss": totals.loss}
+
+
+def held_bytes(plan: Plan, rank: int, store: str) -> dict[str, int]:
+    """Bytes of this rank's tensors: weights, gradients after the first step, whole gradients before, optimizer state."""
+    with joined(plan, rank, store) as part:
+        layout, model = part.layout, part.model
+        Engine(model, layout).run(*Batches(layout, part.corpus).read(0))
+        optimizer = AdamW(model, plan.optimization)
+        parameters = list(model.parameters())
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        moments = [*optimizer.first_moments.values(), *optimizer.second_moments.values()]
+        return {
+            "stage": layout.seat.pp,
+            "weights": _bytes(parameters),
+            "gradients": _bytes(gradients),
+            "optimizer": _bytes(moments),
+        }
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the storage on this rank; FSDP's gradients are views of one reduced buffer."""
+    storages = [local(tensor.detach()).untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def initial_digest(plan: Plan, rank: int, store: str) -> str:

@@ -50,8 +50,8 @@ class Engine:
                 last = start + size == len(inputs)
                 self._model.set_requires_gradient_sync(last)
                 self._model.set_is_last_backward(last)
-            logits = self._model(inputs[start : start + size])
-            loss = self._loss(logits, targets[start : start + size])
+            # Without a name for the logits, which are the largest tensor of all, they go as soon as autograd lets go of them.
+            loss = self._loss(self._model(inputs[start : start + size]), targets[start : start + size])
             loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum(dtype=torch.float64)

@@ -74,6 +74,21 @@ def check_supported(plan: Plan) -> None:
     """InputError when the plan is consistent but asks for a combination that this trainer doesn't run."""
     model, degrees = plan.model, plan.degrees
     tensor, stages = degrees.tensor_parallel, degrees.pipeline_parallel
+    for name, value, known in (
+        ("model.architecture", model.architecture, ("decoder",)),
+        ("model.feedForward", model.feed_forward, ("Gated",)),
+        ("model.normalization", model.normalization, ("RMSNorm",)),
+        ("model.positions", model.positions, ("Rotary",)),
+        ("model.biases", model.biases, (False,)),
+        ("model.experts.count", model.experts.count if model.experts else 0, (0,)),
+        ("optimization.optimizer", plan.optimization.optimizer, ("AdamW",)),
+        ("schedule", plan.schedule, ("None", "GPipe", "1F1B")),
+        ("contextParallel", degrees.context_parallel, (1,)),
+        ("expertParallel", degrees.expert_parallel, (1,)),
+    ):
+        if value not in known:
+            choices = " or ".join(str(choice) for choice in known)
+            raise InputError(f"This trainer can't run {name} {value}; use {choices}.")
     for name, size in (
         ("attentionHeads", model.attention_heads),
         ("keyValueHeads", model.kv_heads),

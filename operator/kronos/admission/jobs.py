@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -20,6 +21,10 @@ class Option(Generic[Candidate]):
 
     candidate: Candidate
     request: GangRequest
+    cost: float = 0.0
+    """What it costs in the best place that there could be, to compare the options of one job by."""
+    cost_in: Callable[[Placement], float] | None = None
+    """What it costs in a certain place, never less than `cost`; the same in every place where this isn't given."""
 
 
 @dataclass(frozen=True, slots=True)

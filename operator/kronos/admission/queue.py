@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from kronos.admission.jobs import Admitted, Candidate, JobKey, Verdict, Waiting, WaitingJob
 from kronos.placement import (
@@ -45,12 +46,27 @@ def admit(
     return verdicts
 
 
+NEAR_TIE = 0.01
+"""Costs that differ by less than this share count as equal: predictions are no better than that."""
+MOST_PLACES = 16
+"""Options of one job for which places are looked for; by then the best of the rest is no surprise."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Head:
     """The oldest job that waits for a resource."""
 
     key: JobKey
     change: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where one of a job's options could run, and what it would cost there."""
+
+    index: int
+    placement: Placement
+    cost: float
 
 
 class _Round:
@@ -80,25 +96,45 @@ class _Round:
         if head is not None:
             return self._behind(job, head)
         refusals: list[NoFit] = []
-        for index, option in enumerate(job.options):
-            outcome = self._place(job.fabric, option.request)
-            if isinstance(outcome, NoFit):
-                refusals.append(outcome)
-                continue
-            self._usage = reserve(self._usage, outcome, option.request)
+        places = self._places(job, refusals)
+        if places:
+            best = min(places, key=lambda place: (place.cost, place.index))
+            # Options come with the best first, and what costs as much within the predictions' error keeps its rank.
+            best = next(place for place in places if place.cost <= best.cost * (1 + NEAR_TIE))
+            option = job.options[best.index]
+            self._usage = reserve(self._usage, best.placement, option.request)
             self._rooms.clear()
             self._refusals.clear()
             return Admitted(
-                option_index=index,
+                option_index=best.index,
                 candidate=option.candidate,
                 request=option.request,
-                placement=outcome,
-                runner_up=_runner_up(job, index, refusals),
+                placement=best.placement,
+                runner_up=_runner_up(job, best, places, refusals),
             )
         nearest = _nearest(refusals)
         if nearest.possible:
             self._heads[job.options[0].request.resource] = _Head(job.key, nearest.change)
         return Waiting(reason=nearest.reason, message=nearest.message, possible=nearest.possible)
+
+    def _places(self, job: WaitingJob[Candidate], refusals: list[NoFit]) -> list[_Place]:
+        """Places of options that may turn out to be the best, in the order of the options.
+
+        An option whose best conceivable place costs as much as a place that is already found needs no look.
+        """
+        found: list[_Place] = []
+        least = inf
+        for index, option in enumerate(job.options):
+            if found and (option.cost >= least or len(found) == MOST_PLACES or option.cost_in is None):
+                continue
+            outcome = self._place(job.fabric, option.request)
+            if isinstance(outcome, NoFit):
+                refusals.append(outcome)
+                continue
+            cost = option.cost_in(outcome) if option.cost_in else option.cost
+            found.append(_Place(index, outcome, cost))
+            least = min(least, cost)
+        return found
 
     def _behind(self, job: WaitingJob[Candidate], head: _Head) -> Waiting:
         """The verdict on a job that an older one holds back, unless it couldn't start anyway."""
@@ -143,10 +179,25 @@ def _nearest(refusals: Sequence[NoFit]) -> NoFit:
     return min(refusals, key=lambda refusal: (not refusal.possible, refusal.missing))
 
 
-def _runner_up(job: WaitingJob[Candidate], chosen: int, refusals: Sequence[NoFit]) -> str | None:
-    """The way that was preferred but had no place, else the one that comes next."""
-    if refusals:
-        return f"{job.options[0].request.degrees.summary}: {refusals[0].message}"
-    if chosen + 1 < len(job.options):
-        return job.options[chosen + 1].request.degrees.summary
+def _runner_up(
+    job: WaitingJob[Candidate], chosen: _Place, places: Sequence[_Place], refusals: Sequence[NoFit]
+) -> str | None:
+    """The way that was preferred and why it wasn't taken, else the one that comes next."""
+    preferred = job.options[0].request.degrees.summary
+    if refusals and places[0].index != 0:
+        return f"{preferred}: {refusals[0].message}"
+    others = [place for place in places if place is not chosen]
+    if others:
+        other = min(others, key=lambda place: (place.cost, place.index))
+        name = job.options[other.index].request.degrees.summary
+        change = other.cost / chosen.cost - 1
+        return (
+            f"{name}: {change:+.0%} in the places that are free now"
+            if change >= 0.005
+            else f"{name}: as good"
+        )
+    if chosen.index + 1 < len(job.options):
+        following = job.options[chosen.index + 1]
+        name, cost = following.request.degrees.summary, job.options[chosen.index].cost
+        return f"{name}: {following.cost / cost - 1:+.0%} at best" if cost > 0 else name
     return None

@@ -2,23 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kronos.api.base import Model, list_map, rules
+from kronos.api.catalog import ACCELERATORS, BYTES_PER_FLOP, LINKS, UNKNOWN_MATMUL_EFFICIENCY
 
 NODE_LEVEL = "node"
 """Name of the level that is always there and always the narrowest: one Kubernetes node."""
 
 
+_KINDS = ", ".join(LINKS)
+_MODELS = ", ".join(ACCELERATORS)
+
+_LINK_RULE = (
+    f"(has(self.kind) && self.kind in {list(LINKS)}) || "
+    "(has(self.bandwidthGigabytesPerSecond) && has(self.latencyMicroseconds))",
+    f"give a kind that Kronos knows ({_KINDS}), or bandwidthGigabytesPerSecond and latencyMicroseconds",
+)
+_ACCELERATOR_RULE = (
+    f"self.model in {list(ACCELERATORS)} || (has(self.memoryGiB) && has(self.peakTflops))",
+    f"Kronos knows {_MODELS}; for another model give memoryGiB and peakTflops",
+)
+
+
 class Link(Model):
     """What one accelerator gets from the network of a level when it talks to another in the same domain."""
 
-    bandwidth_gigabytes_per_second: float = Field(gt=0, le=1e6)
+    model_config = {"json_schema_extra": rules(_LINK_RULE)}
+
+    kind: str | None = Field(default=None, min_length=1, max_length=63)
+    """A link that Kronos knows, such as `NVLink4` or `InfiniBand-NDR`; the fields below override its figures."""
+    bandwidth_gigabytes_per_second: float | None = Field(default=None, gt=0, le=1e6)
     """Bandwidth per accelerator and direction, in 10^9 bytes per second."""
-    latency_microseconds: float = Field(ge=0, le=1e9)
+    latency_microseconds: float | None = Field(default=None, ge=0, le=1e9)
     """Time of a smallest message, in microseconds."""
+    efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of the bandwidth that large collectives reach. Default: that of the kind, or 1 without a known kind."""
+
+    @property
+    def seconds_per_byte(self) -> float:
+        """What a byte of a large collective takes."""
+        known = LINKS.get(self.kind or "")
+        bandwidth = self.bandwidth_gigabytes_per_second or (known.gigabytes_per_second if known else 0.0)
+        # Who gives a bandwidth has measured it, or means the line rate of a link whose kind says the rest.
+        efficiency = self.efficiency or (known.efficiency if known else 1.0)
+        return 1e-9 / (bandwidth * efficiency)
+
+    @property
+    def latency_seconds(self) -> float:
+        """Time of a smallest message."""
+        if self.latency_microseconds is not None:
+            return self.latency_microseconds * 1e-6
+        return LINKS[self.kind or ""].latency_microseconds * 1e-6
+
+    @model_validator(mode="after")
+    def _known_or_told(self) -> Self:
+        told = self.bandwidth_gigabytes_per_second is not None and self.latency_microseconds is not None
+        if self.kind not in LINKS and not told:
+            raise ValueError(_LINK_RULE[1])
+        return self
 
 
 class Level(Link):
@@ -42,14 +86,54 @@ class PeakTflops(Model):
 class Accelerator(Model):
     """What one unit of an extended resource is."""
 
+    model_config = {"json_schema_extra": rules(_ACCELERATOR_RULE)}
+
     resource: str = Field(min_length=1, max_length=317)
     """Name of the extended resource on nodes, such as `nvidia.com/gpu`."""
     model: str = Field(min_length=1, max_length=63)
-    """Name for people, such as `H100-80GB`."""
-    memory_gib: float = Field(gt=0, le=1e6, alias="memoryGiB")
+    """What it is, such as `H100-80GB`; of a model that Kronos knows, the fields below override the figures."""
+    memory_gib: float | None = Field(default=None, gt=0, le=1e6, alias="memoryGiB")
     """Memory of one accelerator in GiB (2^30 bytes)."""
-    peak_tflops: PeakTflops
+    peak_tflops: PeakTflops | None = None
     """Peak arithmetic."""
+    memory_bandwidth_gigabytes_per_second: float | None = Field(default=None, gt=0, le=1e9)
+    """Bandwidth of its memory, in 10^9 bytes per second. Default: that of the model, or of an A100 for as many FLOP/s."""
+    matmul_efficiency: float | None = Field(default=None, gt=0, le=1)
+    """Share of the peak that large matrix products reach. Default: that of the model, or 0.75."""
+
+    @property
+    def memory(self) -> float:
+        """Memory in GiB."""
+        return self.memory_gib or ACCELERATORS[self.model].memory_gib
+
+    @property
+    def matmul_share(self) -> float:
+        """Share of the peak that large matrix products reach."""
+        known = ACCELERATORS.get(self.model)
+        return self.matmul_efficiency or (known.matmul_efficiency if known else UNKNOWN_MATMUL_EFFICIENCY)
+
+    def flops_per_second(self, precision: Literal["fp32", "bf16"]) -> float:
+        """Peak FLOP/s of matrix products in a precision."""
+        if self.peak_tflops is not None:
+            return 1e12 * (self.peak_tflops.bf16 if precision == "bf16" else self.peak_tflops.fp32)
+        known = ACCELERATORS[self.model]
+        return 1e12 * (known.bf16_tflops if precision == "bf16" else known.fp32_tflops)
+
+    @property
+    def memory_bytes_per_second(self) -> float:
+        """Bandwidth of its memory."""
+        if self.memory_bandwidth_gigabytes_per_second is not None:
+            return self.memory_bandwidth_gigabytes_per_second * 1e9
+        known = ACCELERATORS.get(self.model)
+        if known is not None:
+            return known.memory_gigabytes_per_second * 1e9
+        return BYTES_PER_FLOP * max(self.flops_per_second("bf16"), self.flops_per_second("fp32"))
+
+    @model_validator(mode="after")
+    def _known_or_told(self) -> Self:
+        if self.model not in ACCELERATORS and (self.memory_gib is None or self.peak_tflops is None):
+            raise ValueError(_ACCELERATOR_RULE[1])
+        return self
 
 
 class FabricSpec(Model):

@@ -15,7 +15,7 @@ LevelName = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$", m
 NAME_LIMIT = 48
 """Longest job name: pods are called <job>-<attempt>-<member>, and the kubelet makes that a host name (63 at most)."""
 
-_DEGREES = ("dataParallel", "shardedDataParallel", "tensorParallel", "pipelineParallel")
+_DEGREES = ("dataParallel", "shardedDataParallel", "tensorParallel", "pipelineParallel", "contextParallel")
 _PRODUCT = " * ".join(f"(has(self.strategy.{name}) ? self.strategy.{name} : 1)" for name in _DEGREES)
 _BATCH_RANKS = " * ".join(f"(has(self.strategy.{name}) ? self.strategy.{name} : 1)" for name in _DEGREES[:2])
 
@@ -59,7 +59,7 @@ class Strategy(Model):
         "json_schema_extra": rules(
             (
                 "self.mode != 'Fixed' || has(self.dataParallel) || has(self.shardedDataParallel) || "
-                "has(self.tensorParallel) || has(self.pipelineParallel)",
+                "has(self.tensorParallel) || has(self.pipelineParallel) || has(self.contextParallel)",
                 "mode Fixed needs at least one degree; give one or use mode Auto",
             ),
         )
@@ -77,6 +77,12 @@ class Strategy(Model):
     """Pin the number of ranks that share each matrix multiplication; must divide the attention heads."""
     pipeline_parallel: Degree | None = None
     """Pin the number of pipeline stages; at most the number of layers."""
+    context_parallel: Degree | None = None
+    """Pin the number of ranks that share each sequence; twice this must divide the sequence length."""
+    expert_parallel: Degree | None = None
+    """Pin the number of ranks over which the experts are dealt out; must divide data parallel x sharded data parallel, and
+    the experts.
+    """
 
 
 class PlacementRules(Model):

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from kronos.api.base import Model
 from kronos.api.training import Data, ModelShape, Optimization, Reproducibility
 
-Schedule = Literal["None", "GPipe", "1F1B"]
+Schedule = Literal["None", "GPipe", "1F1B", "Interleaved1F1B", "ZeroBubble"]
 
 
 class Degrees(Model):
@@ -28,12 +28,22 @@ class Degrees(Model):
     """Ranks that share each matrix multiplication."""
     pipeline_parallel: int = Field(default=1, ge=1)
     """Stages that the layers are split into."""
+    context_parallel: int = Field(default=1, ge=1)
+    """Ranks that share each sequence."""
+    expert_parallel: int = Field(default=1, ge=1)
+    """Batch ranks over which the experts are dealt out; no factor of the world size."""
 
     @property
     def world_size(self) -> int:
         """Ranks in the gang."""
         return prod(
-            (self.data_parallel, self.sharded_data_parallel, self.tensor_parallel, self.pipeline_parallel)
+            (
+                self.data_parallel,
+                self.sharded_data_parallel,
+                self.tensor_parallel,
+                self.pipeline_parallel,
+                self.context_parallel,
+            )
         )
 
     @property
@@ -51,6 +61,8 @@ class Degrees(Model):
                 ("fsdp", self.sharded_data_parallel),
                 ("tp", self.tensor_parallel),
                 ("pp", self.pipeline_parallel),
+                ("cp", self.context_parallel),
+                ("ep", self.expert_parallel),
             )
             if degree > 1
         ]

@@ -46,8 +46,12 @@ class MemoryGiB(Lenient):
     """Optimizer state."""
     activations: float
     """Activations kept for the backward pass."""
-    buffers: float
-    """Unsharded blocks, logits and communication buffers."""
+    unsharded: float = 0.0
+    """Weights that FSDP has gathered, or casts of weights."""
+    logits: float = 0.0
+    """Logits and their gradients."""
+    communication: float = 0.0
+    """Buffers of collectives and of sends between stages."""
     reserve: float
     """Kept free for the framework."""
     total: float
@@ -63,12 +67,18 @@ class StepBreakdown(Lenient):
     """Matrix products."""
     tensor_parallel: float
     """Tensor-parallel collectives."""
+    context_parallel: float = 0.0
+    """Exchanges of ranks that share sequences."""
+    expert_parallel: float = 0.0
+    """Exchanges of ranks that hold different experts."""
     data_parallel: float
     """Gradient and weight collectives of data and sharded data parallel."""
     pipeline: float
     """Activations passed between stages."""
     pipeline_bubble: float
     """Stages waiting for each other."""
+    optimizer: float = 0.0
+    """The update of the weights."""
 
 
 class Predicted(Lenient):

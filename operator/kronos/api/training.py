@@ -9,6 +9,55 @@ from pydantic import Field, model_validator
 from kronos.api.base import Model, rules
 
 
+class Experts(Model):
+    """A mixture of experts in place of each block's feed-forward."""
+
+    model_config = {
+        "json_schema_extra": rules(
+            ("self.active <= self.count", "active must not exceed count; lower active or raise count")
+        )
+    }
+
+    count: int = Field(ge=2, le=100_000)
+    """Routed experts per block."""
+    active: int = Field(ge=1, le=1000)
+    """Routed experts that each token passes through."""
+    shared: int = Field(default=0, ge=0, le=1000)
+    """Experts that every token passes through besides."""
+
+    @model_validator(mode="after")
+    def _active_exist(self) -> Self:
+        if self.active > self.count:
+            raise ValueError(f"active {self.active} must not exceed count {self.count}")
+        return self
+
+
+class Patches(Model):
+    """How a forecaster cuts time series into tokens: each is one patch of all channels."""
+
+    length: int = Field(ge=1, le=1_000_000)
+    """Time steps in a patch."""
+    channels: int = Field(ge=1, le=1_000_000)
+    """Variables that are measured together."""
+    horizon: int = Field(ge=1, le=1_000_000)
+    """Time steps that each token predicts."""
+
+
+class CustomShape(Model):
+    """What Kronos must know of a model that it doesn't build itself."""
+
+    parameters_per_layer: int = Field(ge=1, le=10**15)
+    """Trainable scalars of one layer."""
+    flops_per_token_per_layer: int = Field(ge=1, le=10**18)
+    """Floating-point operations of one layer's forward pass on one token, a multiplication and an addition being two."""
+    activation_bytes_per_token_per_layer: int = Field(ge=0, le=10**15)
+    """Bytes that one layer keeps of each token for its backward pass."""
+    input_parameters: int = Field(default=0, ge=0, le=10**15)
+    """Trainable scalars in front of the first layer."""
+    output_parameters: int = Field(default=0, ge=0, le=10**15)
+    """Trainable scalars behind the last layer."""
+
+
 class ModelShape(Model):
     """The shape of the model."""
 
@@ -23,14 +72,24 @@ class ModelShape(Model):
                 "attentionHeads must be a multiple of keyValueHeads; change one of them",
             ),
             (
-                "self.hiddenSize % (2 * self.attentionHeads) == 0",
+                "self.positions != 'Rotary' || self.hiddenSize % (2 * self.attentionHeads) == 0",
                 "hiddenSize / attentionHeads must be even (rotary positions turn pairs); change one of them",
+            ),
+            (
+                "(self.architecture == 'forecaster') == has(self.patches)",
+                "patches belong to architecture forecaster, which needs them; add or drop them",
+            ),
+            (
+                "(self.architecture == 'custom') == has(self.custom)",
+                "custom belongs to architecture custom, which needs it; add or drop it",
             ),
         )
     }
 
-    architecture: Literal["decoder"] = "decoder"
-    """Kind of model; `decoder` is a decoder-only transformer with rotary positions and a gated feed-forward."""
+    architecture: Literal["decoder", "encoder", "forecaster", "custom"] = "decoder"
+    """Kind of model. `decoder`: a transformer whose tokens see the earlier ones. `encoder`: one whose tokens see all.
+    `forecaster`: a decoder over patches of multivariate time series. `custom`: layers that `custom` describes.
+    """
     layers: int = Field(ge=1, le=10_000)
     """Number of transformer blocks."""
     hidden_size: int = Field(ge=2, le=1_000_000)
@@ -39,14 +98,28 @@ class ModelShape(Model):
     """Query heads per block; must divide hiddenSize."""
     key_value_heads: int | None = Field(default=None, ge=1, le=10_000)
     """Key and value heads per block (grouped-query attention); must divide attentionHeads. Default: attentionHeads."""
+    feed_forward: Literal["Gated", "Plain"] = "Gated"
+    """`Gated`: three matrices, one of which gates (SwiGLU). `Plain`: two matrices with a GELU between."""
     feed_forward_size: int | None = Field(default=None, ge=1, le=10_000_000)
-    """Width of the feed-forward layer. Default: 4 x hiddenSize."""
+    """Width of the feed-forward layer, or of each expert's. Default: 4 x hiddenSize."""
+    experts: Experts | None = None
+    """Makes every feed-forward a mixture of experts."""
+    normalization: Literal["RMSNorm", "LayerNorm"] = "RMSNorm"
+    """Norms before attention, before the feed-forward, and before the head."""
+    positions: Literal["Rotary", "Learned"] = "Rotary"
+    """How tokens know their place; `Learned` adds a trained vector per position."""
+    biases: bool = False
+    """Matrices of the blocks have biases."""
     vocabulary_size: int = Field(default=256, ge=2, le=100_000_000)
-    """Number of token ids. Text is read as bytes, so 256 is the least that text needs."""
+    """Number of token ids. Text is read as bytes, so 256 is the least that text needs; a forecaster has none."""
     sequence_length: int = Field(ge=2, le=100_000_000)
     """Tokens per training sequence."""
     tied_embeddings: bool = False
     """Share one matrix between the token embedding and the output head."""
+    patches: Patches | None = None
+    """How a forecaster cuts its data."""
+    custom: CustomShape | None = None
+    """What a custom model is made of."""
 
     @property
     def kv_heads(self) -> int:
@@ -63,16 +136,29 @@ class ModelShape(Model):
         """Width of one attention head."""
         return self.hidden_size // self.attention_heads
 
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees only those before it."""
+        return self.architecture != "encoder"
+
     @model_validator(mode="after")
     def _divisible(self) -> Self:
-        if self.hidden_size % (2 * self.attention_heads):
-            raise ValueError(
-                f"hiddenSize {self.hidden_size} must be an even multiple of {self.attention_heads} heads"
-            )
+        even = 2 if self.positions == "Rotary" else 1
+        if self.hidden_size % (even * self.attention_heads):
+            kind = "an even multiple" if even == 2 else "a multiple"
+            raise ValueError(f"hiddenSize {self.hidden_size} must be {kind} of {self.attention_heads} heads")
         if self.attention_heads % self.kv_heads:
             raise ValueError(
                 f"attentionHeads {self.attention_heads} must be a multiple of keyValueHeads {self.kv_heads}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _described(self) -> Self:
+        for architecture, given in (("forecaster", self.patches), ("custom", self.custom)):
+            if (self.architecture == architecture) != (given is not None):
+                field = "patches" if architecture == "forecaster" else "custom"
+                raise ValueError(f"{field} belong to architecture {architecture}, which needs them")
         return self
 
 
@@ -137,8 +223,10 @@ class Optimization(Model):
     """Sequences per optimizer step over all ranks."""
     steps: int = Field(ge=1, le=1_000_000_000)
     """Optimizer steps to train for."""
-    optimizer: Literal["AdamW"] = "AdamW"
-    """The optimizer."""
+    optimizer: Literal["AdamW", "AdamW8bit", "SGD", "Adafactor", "Muon"] = "AdamW"
+    """The optimizer. `AdamW8bit` keeps its moments in 8 bits, `SGD` one momentum, `Adafactor` a row and a column for each
+    matrix, `Muon` one momentum for the blocks' matrices and AdamW's two moments for the rest.
+    """
     learning_rate: float = Field(default=3e-4, gt=0, le=100)
     """Peak learning rate, reached after the warm-up."""
     minimum_learning_rate_ratio: float = Field(default=0.1, ge=0, le=1)

@@ -13,8 +13,8 @@ from kronos.api.plan import GangMember
 from kronos.lifecycle.gang import parse_time
 from kronos.lifecycle.objects import per_rank_amounts
 from kronos.lifecycle.snapshot import JobKey, JobView, PodView, Snapshot
-from kronos.placement import GangRequest, Node, Placement, Topology
-from kronos.strategy import Candidate, Search, search
+from kronos.placement import GangRequest, Node, Placement, Topology, reaches
+from kronos.strategy import Candidate, Search, StepTime, search, time_in_place
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Reservation:
     candidate: Candidate
     search: Search
     placement: Placement
+    time: StepTime
+    """Predicted in this place."""
     runner_up: str | None
     memory_limit_gib: float
 
@@ -59,8 +61,10 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
     jobs = {key: job for key, job in sorted(snapshot.jobs.items()) if wants_place(job, snapshot)}
     if not jobs:
         return {}
+    topologies = {name: Topology.build(snapshot.nodes, fabric) for name, fabric in snapshot.fabrics.items()}
     waiting: list[WaitingJob[Candidate]] = []
     searches: dict[JobKey, Search] = {}
+    costings: dict[JobKey, _Costing] = {}
     for key, job in jobs.items():
         assert job.spec is not None
         fabric = snapshot.fabrics.get(job.spec.placement.fabric)
@@ -74,7 +78,11 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
         if refusal:
             waiting.append(_refused(job, refusal))
             continue
-        options = tuple(Option(candidate, _request(job.spec, candidate)) for candidate in found.candidates)
+        costing = _Costing(
+            job.spec, fabric, dict(slots) or None, topologies[job.spec.placement.fabric].levels
+        )
+        costings[key] = costing
+        options = tuple(costing.option(candidate) for candidate in found.candidates)
         waiting.append(
             WaitingJob(
                 key=key,
@@ -85,18 +93,45 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
                 refusal=None,
             )
         )
-    topologies = {name: Topology.build(snapshot.nodes, fabric) for name, fabric in snapshot.fabrics.items()}
     answers = admit(waiting, topologies, held(snapshot))
     outcomes: dict[JobKey, Outcome] = {}
     for key, answer in answers.items():
         if isinstance(answer, Waiting):
             outcomes[key] = Wait(answer.reason, answer.message, answer.possible)
             continue
-        outcomes[key] = _reservation(snapshot, jobs[key], searches[key], answer)
+        outcomes[key] = _reservation(snapshot, jobs[key], searches[key], costings[key], answer)
     return outcomes
 
 
-def _reservation(snapshot: Snapshot, job: JobView, found: Search, answer: Admitted[Candidate]) -> Reservation:
+@dataclass(frozen=True)
+class _Costing:
+    """What the strategies of a job cost, at best and in certain places."""
+
+    spec: TrainingJobSpec
+    fabric: FabricSpec
+    slots: Mapping[str, int] | None
+    levels: tuple[str, ...]
+
+    def time(self, candidate: Candidate, placement: Placement) -> StepTime:
+        """A step of a strategy in a certain place."""
+        lie = reaches(candidate.degrees, placement, self.levels)
+        return time_in_place(self.spec, self.fabric, self.slots, candidate, lie)
+
+    def option(self, candidate: Candidate) -> Option[Candidate]:
+        """A strategy as admission looks at it."""
+        objective = self.spec.strategy.objective
+
+        def cost_in(placement: Placement) -> float:
+            return candidate.cost_of(objective, self.time(candidate, placement))
+
+        return Option(
+            candidate, _request(self.spec, candidate), cost=candidate.cost(objective), cost_in=cost_in
+        )
+
+
+def _reservation(
+    snapshot: Snapshot, job: JobView, found: Search, costing: _Costing, answer: Admitted[Candidate]
+) -> Reservation:
     assert job.spec is not None
     accelerator = snapshot.fabrics[job.spec.placement.fabric].accelerator(job.spec.accelerators.resource)
     assert accelerator is not None, "the search refuses resources that the fabric doesn't describe"
@@ -104,8 +139,9 @@ def _reservation(snapshot: Snapshot, job: JobView, found: Search, answer: Admitt
         candidate=answer.candidate,
         search=found,
         placement=answer.placement,
+        time=costing.time(answer.candidate, answer.placement),
         runner_up=answer.runner_up,
-        memory_limit_gib=accelerator.memory_gib,
+        memory_limit_gib=accelerator.memory,
     )
 
 

@@ -37,7 +37,7 @@ def strategy_status(reservation: Reservation) -> StrategyStatus:
     """The chosen strategy as status."""
     candidate = reservation.candidate
     assert reservation.search.bottleneck is not None, "a search with candidates knows what limits the job"
-    memory, time = candidate.memory, candidate.time
+    memory, time = candidate.memory, reservation.time
     return StrategyStatus(
         summary=candidate.degrees.summary,
         bottleneck=reservation.search.bottleneck,
@@ -53,16 +53,21 @@ def strategy_status(reservation: Reservation) -> StrategyStatus:
             breakdown=StepBreakdown(
                 compute=_figures(time.compute),
                 tensor_parallel=_figures(time.tensor_parallel),
+                context_parallel=_figures(time.context_parallel),
+                expert_parallel=_figures(time.expert_parallel),
                 data_parallel=_figures(time.data_parallel),
                 pipeline=_figures(time.pipeline),
                 pipeline_bubble=_figures(time.pipeline_bubble),
+                optimizer=_figures(time.optimizer),
             ),
             memoryGiB=MemoryGiB(
                 weights=_figures(memory.weights / _GIB),
                 gradients=_figures(memory.gradients / _GIB),
                 optimizer=_figures(memory.optimizer / _GIB),
                 activations=_figures(memory.activations / _GIB),
-                buffers=_figures(memory.buffers / _GIB),
+                unsharded=_figures(memory.unsharded / _GIB),
+                logits=_figures(memory.logits / _GIB),
+                communication=_figures(memory.communication / _GIB),
                 reserve=_figures(memory.reserve / _GIB),
                 total=_figures(memory.total / _GIB),
                 limit=reservation.memory_limit_gib,

@@ -3,6 +3,7 @@
 from kronos.placement.answer import NoFit, Placement
 from kronos.placement.gang import place, place_in, why_not, why_not_in
 from kronos.placement.nodes import PODS, Node, Taint
+from kronos.placement.reach import reaches
 from kronos.placement.request import GangRequest, Traffic
 from kronos.placement.room import Room
 from kronos.placement.topology import WHOLE, Topology
@@ -24,6 +25,7 @@ __all__ = [
     "member_requests",
     "place",
     "place_in",
+    "reaches",
     "reserve",
     "usage_of",
     "why_not",

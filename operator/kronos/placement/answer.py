@@ -26,6 +26,8 @@ class Placement:
     """Bytes times link cost of the rank map relative to a lower bound; None when traffic isn't known."""
     node_domains: tuple[Mapping[str, str], ...]
     """For each member the domain of its node at each level that the node is labelled with, widest first."""
+    paths: tuple[tuple[int, ...], ...] = ()
+    """For each member the domains that hold it, widest level first and its node last; equal numbers are equal domains."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ def _placement(
         summary=_summary(domains, tensor_level, request.degrees.tensor_parallel),
         cost=cost,
         node_domains=tuple(_labels(topology, position) for position, _ in shares),
+        paths=tuple(topology.paths[position] for position, _ in shares),
     )
 
 

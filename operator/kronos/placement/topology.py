@@ -91,10 +91,7 @@ class Topology:
             at_depth=tuple(tuple(indexes) for indexes in at_depth),
             paths=tuple(tuple(path) for path in node_paths),
             link_costs=_link_costs(
-                [
-                    *(level.bandwidth_gigabytes_per_second for level in levels),
-                    fabric.node.bandwidth_gigabytes_per_second,
-                ]
+                [*(level.seconds_per_byte for level in levels), fabric.node.seconds_per_byte]
             ),
         )
 
@@ -140,11 +137,11 @@ def _domains(paths: list[tuple[_PathKey, ...]]) -> list[Domain]:
     return domains
 
 
-def _link_costs(bandwidths: list[float]) -> tuple[float, ...]:
-    """Seconds per byte by depth of the common domain, from the levels' bandwidths (10^9 byte/s), widest first.
+def _link_costs(seconds_per_byte: list[float]) -> tuple[float, ...]:
+    """Seconds per byte by depth of the common domain, from those of the levels, widest first.
 
     A message that leaves a domain also crosses the links inside it, so wider is never cheaper. The fabric says
     nothing about links between domains of the widest level; they count as half as fast as those inside.
     """
-    inside_out = list(accumulate((1e-9 / bandwidth for bandwidth in reversed(bandwidths)), max))
+    inside_out = list(accumulate(reversed(seconds_per_byte), max))
     return (2 * inside_out[-1], *reversed(inside_out))

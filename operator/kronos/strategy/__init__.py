@@ -3,14 +3,20 @@
 Pure: the answer follows from the job and the fabric alone. `search` is the way in; `docs/strategy.md` explains the model.
 """
 
+from kronos.strategy.abilities import EVERYTHING, TRAINER, Abilities
 from kronos.strategy.communication import AxisTraffic
 from kronos.strategy.degrees import Rejection
 from kronos.strategy.memory import MemoryBreakdown
-from kronos.strategy.search import Bottleneck, Candidate, Objective, Search, search
+from kronos.strategy.place import time_in_place
+from kronos.strategy.search import Bottleneck, Search, search
 from kronos.strategy.shapes import parameter_count
 from kronos.strategy.timing import StepTime
+from kronos.strategy.weighing import Candidate, Objective
 
 __all__ = [
+    "EVERYTHING",
+    "TRAINER",
+    "Abilities",
     "AxisTraffic",
     "Bottleneck",
     "Candidate",
@@ -21,4 +27,5 @@ __all__ = [
     "StepTime",
     "parameter_count",
     "search",
+    "time_in_place",
 ]

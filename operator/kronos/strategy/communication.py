@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Self
 
 from kronos.api.fabric import NODE_LEVEL, FabricSpec, Link
@@ -31,6 +31,8 @@ class Route:
     """Latencies of an all-gather."""
     seconds_per_byte: float
     """Of an all-gather, per byte of its result."""
+    exchange_seconds_per_byte: float
+    """Of an all-to-all, per byte that each rank has."""
     hop: Wire
     """The wire between the neighbours that are farthest apart."""
 
@@ -42,6 +44,14 @@ class Route:
         """Seconds to sum `size` bytes over the group: a reduce-scatter, then an all-gather."""
         return 2 * self.gather(size)
 
+    def exchange(self, size: float) -> float:
+        """Seconds of an all-to-all in which each rank has `size` bytes, an equal part for each other rank.
+
+        Each rank sends every other one its part, over the level that the two share: Thakur, Rabenseifner and Gropp 2005,
+        section 4.2, the pairwise exchange.
+        """
+        return self.startup + size * self.exchange_seconds_per_byte
+
     def send(self, size: float) -> float:
         """Seconds to pass `size` bytes to a neighbour."""
         return self.hop.latency + size * self.hop.seconds_per_byte
@@ -52,6 +62,9 @@ class Network:
     """Domains from the narrowest (the node) to the widest: accelerators in each, and the wire between them."""
 
     domains: tuple[tuple[int, Wire], ...]
+    names: tuple[str, ...] = ()
+    """Of the levels, in the same order."""
+    _routes: dict[tuple[int, int], Route] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, fabric: FabricSpec, slots_per_domain: Mapping[str, int] | None = None) -> Self:
@@ -77,7 +90,7 @@ class Network:
             own = _wire(level)
             wire = Wire(max(wire.latency, own.latency), max(wire.seconds_per_byte, own.seconds_per_byte))
             domains.append((slots, wire))
-        return cls(tuple(domains))
+        return cls(tuple(domains), tuple(reversed(fabric.level_names)))
 
     def route(self, inner: int, degree: int) -> Route:
         """What a group of `degree` ranks pays when its neighbours are `inner` accelerators apart.
@@ -87,22 +100,40 @@ class Network:
         seconds per byte (Thakur, Rabenseifner and Gropp 2005, section 4.1); a reduce-scatter takes the same. So a wide
         level carries n / (ranks inside) only. A group wider than the widest domain crosses the widest level's wire.
         """
-        startup = per_byte = 0.0
+        known = self._routes.get((inner, degree))
+        if known is None:
+            reaches = [min(degree, max(1, slots // inner)) for slots, _ in self.domains]
+            known = self._routes[inner, degree] = self.route_over(degree, reaches)
+        return known
+
+    def route_over(self, degree: int, reaches: Sequence[int]) -> Route:
+        """What a group of `degree` ranks pays of which `reaches` are inside one domain, for each level from the narrowest."""
+        startup = per_byte = exchange = 0.0
         hop = self.domains[0][1]
         joined = 1
-        for position, (slots, wire) in enumerate(self.domains):
+        for position, ((_, wire), inside) in enumerate(zip(self.domains, reaches, strict=True)):
             widest = position == len(self.domains) - 1
-            reach = degree if widest else min(degree, max(joined, slots // inner))
+            reach = degree if widest else min(degree, max(joined, inside))
             if reach > joined:
                 startup += (reach / joined - 1) * wire.latency
                 per_byte += (1 / joined - 1 / reach) * wire.seconds_per_byte
+                # Of all other ranks' parts, those beyond what is joined so far.
+                exchange += (reach - joined) / degree * wire.seconds_per_byte
                 hop = wire
                 joined = reach
-        return Route(startup, per_byte, hop)
+        return Route(startup, per_byte, exchange, hop)
+
+    def crossed(self, inner: int, degree: int) -> str | None:
+        """The widest level of which a group needs several domains; None when a node holds it."""
+        crossed = None
+        for name, (slots, _) in zip(self.names, self.domains, strict=True):
+            if inner * degree > slots:
+                crossed = name
+        return crossed
 
 
 def _wire(link: Link) -> Wire:
-    return Wire(link.latency_microseconds * 1e-6, 1e-9 / link.bandwidth_gigabytes_per_second)
+    return Wire(link.latency_seconds, link.seconds_per_byte)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +143,9 @@ class AxisTraffic:
     tensor: float
     pipeline: float
     sharded_data: float
+    """With what is dealt out to experts, who live along this axis."""
     data: float
+    context: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +153,24 @@ class AxisRoutes:
     """What the groups of each axis pay."""
 
     tensor: Route
+    context: Route
     pipeline: Route
     sharded_data: Route
     data: Route
+    expert: Route
+    """Exchanges among the ranks that hold different experts."""
+
+    @property
+    def of_the_model(self) -> tuple[Route, Route, Route, Route]:
+        """All but those along which data is split."""
+        return self.tensor, self.context, self.pipeline, self.expert
 
 
 def nest(network: Network, degrees: Degrees, traffic: AxisTraffic) -> AxisRoutes:
     """The routes of the axes when ranks are laid out with the heaviest traffic innermost.
 
-    Tensor groups are innermost always, because arithmetic waits for them many times per layer; the other axes follow by
-    bytes per rank, pipeline before sharded data before data where equal.
+    Tensor groups are innermost always, because arithmetic waits for them many times per layer, then context groups, for
+    which attention waits; the other axes follow by bytes per rank, pipeline before sharded data before data where equal.
     """
     axes = [
         ("pipeline", degrees.pipeline_parallel, traffic.pipeline),
@@ -137,9 +178,14 @@ def nest(network: Network, degrees: Degrees, traffic: AxisTraffic) -> AxisRoutes
         ("data", degrees.data_parallel, traffic.data),
     ]
     axes.sort(key=lambda axis: -axis[2])
-    inner = degrees.tensor_parallel
-    routes = {"tensor": network.route(1, inner)}
+    routes = {
+        "tensor": network.route(1, degrees.tensor_parallel),
+        "context": network.route(degrees.tensor_parallel, degrees.context_parallel),
+    }
+    inner = degrees.tensor_parallel * degrees.context_parallel
     for name, degree, _ in axes:
         routes[name] = network.route(inner, degree)
+        if name == "sharded_data":
+            routes["expert"] = network.route(inner, degrees.expert_parallel)
         inner *= degree
     return AxisRoutes(**routes)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import gcd, prod
 
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import Degrees
+from kronos.strategy.abilities import Abilities
 
 TENSOR_CODES = ("AttentionHeadsNotDivisible", "KeyValueHeadsNotDivisible", "FeedForwardNotDivisible")
 PIPELINE_CODES = ("FewerLayersThanStages", "TiedEmbeddings")
@@ -62,6 +63,8 @@ class Pins:
     sharded: int | None
     tensor: int | None
     pipeline: int | None
+    context: int | None
+    expert: int | None
 
     @classmethod
     def of(cls, spec: TrainingJobSpec) -> Pins:
@@ -73,46 +76,94 @@ class Pins:
             sharded=strategy.sharded_data_parallel or free,
             tensor=strategy.tensor_parallel or free,
             pipeline=strategy.pipeline_parallel or free,
+            context=strategy.context_parallel or free,
+            expert=strategy.expert_parallel or free,
         )
+
+    @property
+    def _factors(self) -> tuple[int | None, ...]:
+        """The degrees that multiply to the world size."""
+        return self.data, self.sharded, self.tensor, self.pipeline, self.context
 
     @property
     def product(self) -> int:
         """Every world size is a multiple of this."""
-        return prod(pin or 1 for pin in (self.data, self.sharded, self.tensor, self.pipeline))
+        return prod(pin or 1 for pin in self._factors)
 
     @property
     def all_given(self) -> bool:
-        """Nothing is left to choose."""
-        return None not in (self.data, self.sharded, self.tensor, self.pipeline)
+        """Nothing is left to choose of the world size."""
+        return None not in self._factors
 
 
-def possible_degrees(spec: TrainingJobSpec, rejections: Rejections) -> Iterator[Degrees]:
-    """Every combination that the job allows and that divides heads, layers and batch; the rest is noted as rejected.
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Degrees that differ only in how the batch ranks are dealt out to replicas and shards."""
+
+    tensor: int
+    pipeline: int
+    context: int
+    expert: int
+    batch_ranks: int
+    sharded: tuple[int, ...]
+    """Sharded degrees that are allowed, the largest first; the replicas are what is left of the batch ranks."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of every member."""
+        return self.tensor * self.pipeline * self.context * self.batch_ranks
+
+    def degrees(self, sharded: int) -> Degrees:
+        """The member with so many shards."""
+        # Skips validation, which the loops below have done, because it would be most of the search's time.
+        return Degrees.model_construct(
+            data_parallel=self.batch_ranks // sharded,
+            sharded_data_parallel=sharded,
+            tensor_parallel=self.tensor,
+            pipeline_parallel=self.pipeline,
+            context_parallel=self.context,
+            expert_parallel=self.expert,
+        )
+
+
+def families(spec: TrainingJobSpec, abilities: Abilities, rejections: Rejections) -> Iterator[Family]:
+    """Every combination that the job allows and that divides heads, layers, sequence and batch; the rest is noted.
 
     No world size from accelerators.min to accelerators.max is skipped: loops run over axes rather than over world
     sizes, so that a degree which divides nothing is refused once, with all the world sizes it would have led to.
     """
     pins = Pins.of(spec)
     low, high = spec.accelerators.min, spec.accelerators.max
+    # Without the trainer's ability, one that isn't pinned isn't a choice.
+    pins = replace(
+        pins,
+        context=pins.context if abilities.context_parallel else 1,
+        expert=pins.expert if abilities.expert_parallel and spec.model.experts else pins.expert or 1,
+    )
     if not (low <= pins.product <= high if pins.all_given else _multiples(pins.product, low, high)):
         rejections.add("WorldSizeOutOfRange", partial(_world_size_message, pins, low, high))
         return
     data_pins = (pins.data or 1) * (pins.sharded or 1)
-    pipeline_pin = pins.pipeline or 1
-    for tensor in _options(pins.tensor, high // (data_pins * pipeline_pin)):
-        if not _multiples(tensor * data_pins * pipeline_pin, low, high):
+    pipeline_pin, context_pin = pins.pipeline or 1, pins.context or 1
+    for tensor in _options(pins.tensor, high // (data_pins * pipeline_pin * context_pin)):
+        if not _multiples(tensor * data_pins * pipeline_pin * context_pin, low, high):
             continue
         if not _tensor_parallel_fits(spec, tensor, rejections):
             continue
-        for pipeline in _options(pins.pipeline, high // (data_pins * tensor)):
-            model_ranks = tensor * pipeline
-            batch_options = _multiples(data_pins, -(-low // model_ranks), high // model_ranks)
-            if pins.data and pins.sharded:
-                batch_options = range(data_pins, data_pins + 1) if data_pins in batch_options else range(0)
-            if not batch_options or not _pipeline_parallel_fits(spec, pipeline, rejections):
-                continue
-            for batch_ranks in _batch_ranks_that_fit(spec, batch_options, rejections):
-                yield from _data_splits(pins, batch_ranks, tensor, pipeline)
+        for context in _contexts(spec, pins, high // (data_pins * pipeline_pin * tensor), rejections):
+            for pipeline in _options(pins.pipeline, high // (data_pins * tensor * context)):
+                model_ranks = tensor * pipeline * context
+                batch_options = _multiples(data_pins, -(-low // model_ranks), high // model_ranks)
+                if pins.data and pins.sharded:
+                    batch_options = (
+                        range(data_pins, data_pins + 1) if data_pins in batch_options else range(0)
+                    )
+                if not batch_options or not _pipeline_parallel_fits(spec, pipeline, rejections):
+                    continue
+                for batch_ranks in _batch_ranks_that_fit(spec, batch_options, rejections):
+                    sharded = _sharded(pins, batch_ranks)
+                    for expert in _experts(spec, pins, batch_ranks, rejections) if sharded else ():
+                        yield Family(tensor, pipeline, context, expert, batch_ranks, sharded)
 
 
 def _options(pin: int | None, most: int) -> range:
@@ -124,21 +175,77 @@ def _multiples(of: int, low: int, high: int) -> range:
     return range(-(-low // of) * of, high + 1, of)
 
 
-def _data_splits(pins: Pins, batch_ranks: int, tensor: int, pipeline: int) -> Iterator[Degrees]:
-    for data in divisors(batch_ranks):
-        sharded = batch_ranks // data
-        if pins.data in (None, data) and pins.sharded in (None, sharded):
-            # Skips validation, which these loops have done, because it would be most of the search's time.
-            yield Degrees.model_construct(
-                data_parallel=data,
-                sharded_data_parallel=sharded,
-                tensor_parallel=tensor,
-                pipeline_parallel=pipeline,
+def _contexts(spec: TrainingJobSpec, pins: Pins, most: int, rejections: Rejections) -> Iterator[int]:
+    """Context degrees: each rank has two parts of the sequence, an early and a late one, so that all have as much to do."""
+    length = spec.model.sequence_length
+    for degree in _options(pins.context, most):
+        if degree == 1 or (length % (2 * degree) == 0 and spec.model.custom is None):
+            yield degree
+        elif pins.context:
+            rejections.add("SequenceNotDivisible", partial(_sequence_not_divided, spec, degree))
+
+
+def _sequence_not_divided(spec: TrainingJobSpec, degree: int) -> str:
+    if spec.model.custom is not None:
+        return f"contextParallel {degree} can't split the sequences of a custom model; drop it"
+    length = spec.model.sequence_length
+    above = -(-length // (2 * degree)) * 2 * degree
+    return (
+        f"contextParallel {degree} needs a model.sequenceLength that is a multiple of {2 * degree}, not {length}; "
+        f"set it to {above}, or change contextParallel"
+    )
+
+
+def _experts(spec: TrainingJobSpec, pins: Pins, batch_ranks: int, rejections: Rejections) -> Iterator[int]:
+    """Expert degrees: each divides the batch ranks, among which it deals the experts out, and the experts."""
+    experts = spec.model.experts
+    for degree in (pins.expert,) if pins.expert else divisors(batch_ranks):
+        if degree == 1:
+            yield 1
+        elif experts is None:
+            rejections.add("NoExperts", lambda: "strategy.expertParallel needs model.experts; drop it")
+        elif batch_ranks % degree == 0 and experts.count % degree == 0:
+            yield degree
+        elif pins.expert and experts.count % degree:
+            usable = _one_of(divisors(experts.count)[:8])
+            rejections.add(
+                "ExpertsNotDivisible",
+                partial(
+                    "expertParallel {} does not divide model.experts.count {}; use {}".format,
+                    degree,
+                    experts.count,
+                    usable,
+                ),
             )
+        elif pins.expert:
+            rejections.add(
+                "ExpertsNotDivisible",
+                partial(
+                    "expertParallel {} does not divide dataParallel x shardedDataParallel {}; change one of them".format,
+                    degree,
+                    batch_ranks,
+                ),
+            )
+
+
+def _sharded(pins: Pins, batch_ranks: int) -> tuple[int, ...]:
+    """Sharded degrees that go with the pins, the largest first."""
+    return tuple(
+        sharded
+        for sharded in reversed(divisors(batch_ranks))
+        if pins.sharded in (None, sharded) and pins.data in (None, batch_ranks // sharded)
+    )
 
 
 def _tensor_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Rejections) -> bool:
     shape = spec.model
+    if shape.custom is not None:
+        if degree > 1 and spec.strategy.tensor_parallel:
+            rejections.add(
+                "CustomNotSplit",
+                lambda: "the layers of a custom model can't be split; drop strategy.tensorParallel",
+            )
+        return degree == 1
     sizes = (
         ("attentionHeads", shape.attention_heads),
         ("keyValueHeads", shape.kv_heads),

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kronos.api.fabric import Accelerator
 from kronos.api.job import TrainingJobSpec
-from kronos.strategy.degrees import BATCH_CODE, PIPELINE_CODES, TENSOR_CODES, Pins, Rejection
+from kronos.strategy.degrees import (
+    BATCH_CODE,
+    PIPELINE_CODES,
+    TENSOR_CODES,
+    Family,
+    Pins,
+    Rejection,
+    Rejections,
+)
 from kronos.strategy.layout import GIB, Layout
 from kronos.strategy.memory import MemoryBreakdown
+from kronos.strategy.weighing import Candidate
 
 MEMORY = "MemoryShort"
+SLOW = "Slower"
 
 
 def unknown_accelerator(resource: str, fabric: str) -> Rejection:
@@ -17,21 +29,38 @@ def unknown_accelerator(resource: str, fabric: str) -> Rejection:
     return Rejection("UnknownAccelerator", message, 1)
 
 
+def note_slow(
+    rejections: Rejections, slow: Sequence[tuple[Family, float]], found: Sequence[Candidate]
+) -> None:
+    """Count the families that were left out since they can't be fast enough; the nearest of them is told about."""
+    if not slow or not found:
+        return
+    best = min(candidate.time.total for candidate in found)
+    family, seconds = min(slow, key=lambda item: (item[1], item[0].world_size))
+    message = (
+        f"{family.degrees(family.sharded[0]).summary} would take at least {seconds / best:.1f} times as long as the "
+        "fastest strategy"
+    )
+    rejections.add(SLOW, lambda: message, sum(len(item[0].sharded) for item in slow))
+
+
 def memory_short(accelerator: Accelerator, layout: Layout, needed: MemoryBreakdown) -> str:
     """How far the nearest miss is from fitting, and what takes its memory."""
-    available = int(accelerator.memory_gib * GIB)
+    available = int(accelerator.memory * GIB)
     optimizer = f"the optimizer state alone takes {_gib(needed.optimizer)}"
     shares = {
         "weights": needed.weights,
         "gradients": needed.gradients,
         "optimizer": needed.optimizer,
         "activations": needed.activations,
-        "gathered weights, logits and communication buffers": needed.buffers,
+        "gathered weights": needed.unsharded,
+        "logits": needed.logits,
+        "communication buffers": needed.communication,
         "the process and fragmentation": needed.reserve,
     }
     largest = max(shares, key=lambda name: shares[name])
     dominant = "" if largest == "optimizer" else f", {largest} take {_gib(shares[largest])}"
-    recomputing = " with recomputed activations" if layout.activation_checkpointing else ""
+    recomputing = " with recomputed activations" if layout.checkpointing != "None" else ""
     size = layout.microbatch_sequences
     microbatch = f"{size} sequence{'s' if size > 1 else ''} per microbatch"
     return (
@@ -70,7 +99,7 @@ def _remedy(spec: TrainingJobSpec, layout: Layout, needed: MemoryBreakdown) -> s
     free = strategy.mode == "Auto" and strategy.sharded_data_parallel is None
     if not free and layout.degrees.sharded_data_parallel == 1:
         return "raise strategy.shardedDataParallel, or leave it out so that it is chosen"
-    if sharded > needed.activations + needed.buffers:
+    if sharded > needed.activations + needed.logits:
         return f"raise accelerators.max above {spec.accelerators.max}, or use accelerators with more memory"
     return (
         f"lower model.sequenceLength below {spec.model.sequence_length}, or use accelerators with more memory"

@@ -46,21 +46,34 @@ def balance(layers: int, stages: int, head_cost: float) -> tuple[int, ...]:
     return (*(each + (stage >= stages - 1 - extra) for stage in range(stages - 1)), last)
 
 
-def schedule_for(stages: int, microbatches: int) -> Schedule:
-    """1F1B, which keeps the fewest activations; GPipe when there are too few microbatches for 1F1B to begin."""
-    if stages == 1:
-        return "None"
-    return "1F1B" if microbatches >= stages else "GPipe"
+def virtual_stage_options(layers: int, stages: int, microbatches: int) -> tuple[int, ...]:
+    """Parts per stage, two or more, in which interleaving can run.
+
+    The parts must be equal, and microbatches come in rounds of as many as there are stages: Narayanan et al., SC21,
+    section 2.2.
+    """
+    if stages == 1 or layers % stages or microbatches % stages:
+        return ()
+    per_stage = layers // stages
+    return tuple(parts for parts in range(2, per_stage + 1) if per_stage % parts == 0)
 
 
-def in_flight(stage: int, stages: int, schedule: Schedule, microbatches: int) -> int:
-    """Microbatches whose activations stage `stage` (from 0) keeps at once.
+def in_flight(stage: int, stages: int, schedule: Schedule, microbatches: int, virtual_stages: int = 1) -> int:
+    """Parts of a stage (whole ones without virtual stages) whose activations stage `stage` (from 0) keeps at once.
 
-    Under 1F1B min(stages - stage, microbatches), under GPipe all of them: Narayanan et al., SC21, section 2.2.
+    Under 1F1B, and under the zero-bubble schedule with as much memory (Qi et al. 2023, ZB-H1), min(stages - stage,
+    microbatches); under GPipe one for each microbatch: Narayanan et al., SC21, section 2.2. Interleaved,
+    2 (stages - stage - 1) + (virtual stages - 1) stages + 1 parts, which on the first stage are
+    1 + (stages - 1) / (stages x virtual stages) times its layers: Korthikanti et al. 2022, section 4.2.3.
     """
     if schedule == "None":
         return 1
-    return min(stages - stage, microbatches) if schedule == "1F1B" else microbatches
+    if schedule == "GPipe":
+        return microbatches
+    if schedule == "Interleaved1F1B":
+        warming = 2 * (stages - stage - 1) + (virtual_stages - 1) * stages
+        return min(warming + 1, microbatches * virtual_stages)
+    return min(stages - stage, microbatches)
 
 
 @lru_cache(maxsize=4096)
@@ -76,10 +89,34 @@ def telling_stages(stage_layers: tuple[int, ...]) -> tuple[Stage, ...]:
     return tuple(Stage(index, stage_layers[index], index == 0, index == final) for index in indices)
 
 
-def bubble_slots(stages: int) -> int:
-    """Microbatch slots that a stage idles per step while the pipeline fills and drains, under GPipe and 1F1B alike.
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Seconds of one microbatch's way through a stage, or through all of them."""
 
-    Of the (microbatches + stages - 1) slots of a step that is the fraction (stages - 1) / (microbatches + stages - 1):
-    Huang et al. 2019 (GPipe), Narayanan et al., SC21, section 2.2.
+    forward: float
+    backward: float
+    weights: float
+    """Part of the backward pass that computes gradients of weights, which nothing waits for."""
+
+    @property
+    def total(self) -> float:
+        """There and back."""
+        return self.forward + self.backward
+
+
+def bubble(slowest: Passes, everything: Passes, schedule: Schedule, virtual_stages: int = 1) -> float:
+    """Seconds per step that the slowest stage waits while the pipeline fills and drains.
+
+    A microbatch must pass the other stages once before the slowest one is busy and once after: with equal stages
+    (stages - 1) x (forward + backward), the same under GPipe and 1F1B (Narayanan et al., SC21, section 2.2), a share of
+    1 / virtual stages when interleaved (ibid.). The zero-bubble schedule ZB-H1 fills it with gradients of weights, which
+    leaves (stages - 1) x (forward + backward of inputs - backward of weights): Qi et al. 2023, table 2.
     """
-    return stages - 1
+    if schedule == "None":
+        return 0.0
+    waiting = everything.total - slowest.total
+    if schedule == "Interleaved1F1B":
+        return waiting / virtual_stages
+    if schedule == "ZeroBubble":
+        return max(0.0, waiting - 2 * (everything.weights - slowest.weights))
+    return waiting

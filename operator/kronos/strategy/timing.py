@@ -1,29 +1,32 @@
 """Seconds per optimizer step, itemised.
 
-A prediction to compare layouts by, with one set of constants for all accelerators. No collective is taken to hide behind
-arithmetic: replicas sum their gradients after the last backward pass, and how far FSDP's collectives hide differs between
-accelerators. Left out: the optimizer's own arithmetic, reading data, and saving checkpoints.
+Every operation is charged for its arithmetic, at a share of the accelerator's peak, and for the bytes that it moves through
+memory, at a share of its bandwidth. That makes the efficiency of a matrix product a curve over its shape: a product with few
+rows or columns moves more bytes per FLOP. Collectives cost what their routes say. What hides behind arithmetic is in the
+recipe; of the rest nothing is taken to. Left out: reading data and saving checkpoints.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 
 from kronos.api.plan import Degrees
+from kronos.strategy.blocks import FP32_BYTES, Checkpointing
 from kronos.strategy.communication import AxisRoutes, AxisTraffic, Network, nest
-from kronos.strategy.layout import FP32_BYTES, Layout, Workload
-from kronos.strategy.memory import BUCKET_ELEMENTS
-from kronos.strategy.stages import Stage, bubble_slots, telling_stages
+from kronos.strategy.layout import Layout, Workload
+from kronos.strategy.optimizers import TRAFFIC
+from kronos.strategy.stages import Passes, Stage, bubble, telling_stages
 
-EFFICIENCY = 0.5
-"""Share of the peak that matrix products reach; Narayanan et al., SC21, table 1, measured 0.44 to 0.52 over whole runs."""
 LAUNCH_SECONDS = 5e-6
 """Time that the host takes to launch one kernel, however small its work."""
 BLOCK_KERNELS = 20
 """Kernels in a block's forward pass."""
 FSDP_KERNELS = 10
 """Kernels around one of FSDP's collectives, which copy and cast each tensor of a group."""
+LOSS_PASSES = 6
+"""Times that the loss and its gradient read or write the logits in fp32, besides the product's own output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,98 +35,419 @@ class StepTime:
 
     compute: float
     tensor_parallel: float
+    context_parallel: float
+    expert_parallel: float
     data_parallel: float
     """Collectives of replicas and of FSDP."""
     pipeline: float
     """Sends between stages."""
     pipeline_bubble: float
+    optimizer: float
+    """The update of the weights."""
 
     @property
     def total(self) -> float:
         """The whole step."""
-        return self.compute + self.tensor_parallel + self.data_parallel + self.pipeline + self.pipeline_bubble
+        return (
+            self.compute
+            + self.tensor_parallel
+            + self.context_parallel
+            + self.expert_parallel
+            + self.data_parallel
+            + self.pipeline
+            + self.pipeline_bubble
+            + self.optimizer
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTime:
+    """Seconds of one block, forward and backward, for one microbatch."""
+
+    forward: float
+    """Arithmetic."""
+    backward: float
+    """Arithmetic, with what is recomputed."""
+    weights: float
+    """Part of it that computes gradients of weights."""
+    tensor: tuple[float, float]
+    """Collectives of the tensor group, forward and backward."""
+    context: tuple[float, float]
+    expert: tuple[float, float]
+
+    def passes(self, layers: int) -> Passes:
+        """So many blocks as a stage."""
+        forward = self.forward + self.tensor[0] + self.context[0] + self.expert[0]
+        backward = self.backward + self.tensor[1] + self.context[1] + self.expert[1]
+        return Passes(layers * forward, layers * backward, layers * self.weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds that one microbatch takes on the slowest stage, which sets the pace of all."""
+
+    compute: float
+    tensor: float
+    context: float
+    expert: float
+    send: float
+    """To pass it on to the next stage."""
+    own: Passes
+    """All of it, but for the sends."""
+    everything: Passes
+    """On all stages together."""
+
+
+class Arithmetic:
+    """What the operations of a workload cost on one accelerator; for all layouts of a search."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self._rate = workload.peak_flops * workload.matmul_efficiency
+        self._known: dict[tuple[float, int, int, int, bool], tuple[float, float, float, float]] = {}
+
+    def matmul(self, rows: float, inner: float, outer: float, weights: float | None = None) -> float:
+        """Seconds of a product of (rows x inner) with (inner x outer); `weights` scalars are read if not inner x outer."""
+        narrow = self.workload.compute_bytes
+        held = inner * outer if weights is None else weights
+        moved = narrow * (rows * inner + held + rows * outer)
+        return 2 * rows * inner * outer / self._rate + moved / self.workload.bytes_per_second
+
+    def stream(self, size: float) -> float:
+        """Seconds to read and write so many bytes."""
+        return size / self.workload.bytes_per_second
+
+    def block(
+        self, tokens: float, degrees: Degrees, sequence_parallel: bool
+    ) -> tuple[float, float, float, float]:
+        """Seconds of a block for `tokens` of a microbatch on this rank.
+
+        Returns: forward; backward without recomputing; gradients of weights, a part of that; and what selective
+        checkpointing computes again.
+        """
+        tensor, experts = degrees.tensor_parallel, degrees.expert_parallel
+        key = (tokens, tensor, experts, degrees.context_parallel, sequence_parallel)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._block(tokens, tensor, experts, sequence_parallel)
+        return found
+
+    def _block(
+        self, tokens: float, tensor: int, experts: int, sequence_parallel: bool
+    ) -> tuple[float, float, float, float]:
+        workload = self.workload
+        block = workload.block
+        products = again = 0.0
+        for matmul in block.matmuls:
+            inner: float = matmul.inner / (tensor if matmul.split == "columns" else 1)
+            outer: float = matmul.outer / (tensor if matmul.split == "rows" else 1)
+            held = inner * outer * matmul.groups / (experts if matmul.groups > 1 else 1)
+            seconds = self.matmul(tokens * matmul.passes, inner, outer, held)
+            products += seconds
+            again += seconds if matmul.recomputed else 0.0
+        attention_forward = attention_backward = 0.0
+        fused = workload.recipe.fused_attention
+        if block.attention is not None:
+            attention = block.attention
+            attention_forward = tokens * attention.flops / tensor / self._rate
+            moved = 4 * attention.heads * attention.head_size
+            if not fused:
+                moved += 2 * attention.heads * attention.length
+            attention_forward += self.stream(tokens * moved * workload.compute_bytes / tensor)
+            # Fused kernels compute the scores once more: Dao et al. 2022, section 3.1.
+            attention_backward = attention_forward * (2.5 if fused else 2.0)
+        forward_streams = backward_streams = scores = 0.0
+        for stream in block.streams:
+            split = stream.spread == "tensor" or (stream.spread == "sequence" and sequence_parallel)
+            ways = tensor if split else 1
+            forward_streams += self.stream(tokens * stream.forward / ways)
+            backward_streams += self.stream(tokens * stream.backward / ways)
+            scores += self.stream(tokens * stream.forward / ways) if stream.scores else 0.0
+        launches = BLOCK_KERNELS * LAUNCH_SECONDS
+        recomputed = again + forward_streams if fused else attention_forward + scores
+        return (
+            max(products + attention_forward + forward_streams, launches),
+            max(2 * products + attention_backward + backward_streams, 2 * launches),
+            products,
+            recomputed,
+        )
+
+    @cached_property
+    def least_per_sequence(self) -> float:
+        """No layout computes a sequence in fewer accelerator-seconds."""
+        return self.workload.model_flops / self._rate
+
+    def head(self, tokens: float, tensor: int) -> float:
+        """Seconds of the head and the loss, forward and backward."""
+        workload = self.workload
+        outputs = workload.output_size / workload.vocabulary_ways(tensor)
+        if not outputs:
+            return 0.0
+        passes = workload.compute_bytes + LOSS_PASSES * FP32_BYTES
+        return 3 * self.matmul(tokens, workload.shape.hidden_size, outputs) + self.stream(
+            tokens * outputs * passes
+        )
+
+    def update(self, elements: int) -> float:
+        """Seconds to update so many weights: the gradient is cleared, measured and read; weights, masters, state pass by."""
+        recipe = self.workload.recipe
+        moved = 3 * recipe.gradient_bytes + 2 * (recipe.weight_bytes + recipe.master_bytes)
+        return self.stream(elements * (moved + TRAFFIC[self.workload.optimizer]))
 
 
 class StepModel:
     """Time and traffic of all layouts that have the same degrees and stages; what they share is worked out once."""
 
     def __init__(
-        self, workload: Workload, degrees: Degrees, stage_layers: tuple[int, ...], network: Network
+        self,
+        arithmetic: Arithmetic,
+        degrees: Degrees,
+        stage_layers: tuple[int, ...],
+        network: Network,
+        sequence_parallel: bool = False,
+        shared: dict[object, Pace] | None = None,
     ) -> None:
-        self._workload = workload
+        """`shared` remembers what doesn't depend on replicas and shards, for models that differ in nothing else."""
+        self._shared = {} if shared is None else shared
+        self._arithmetic = arithmetic
+        self._workload = arithmetic.workload
         self._degrees = degrees
-        self._stages = [_StageLoad(workload, degrees, stage) for stage in telling_stages(stage_layers)]
-        # The order of the axes' traffic is the same for every microbatch: without a pipeline FSDP's is the heavier of
-        # the two data axes always, and in a pipeline it doesn't depend on the microbatches.
-        self._routes = nest(network, degrees, self._traffic(microbatches=1, recompute=False))
-        self._reduce = max(_reduce_seconds(stage, degrees, self._routes) for stage in self._stages)
-        self._gather = max(_gather_seconds(stage, degrees, self._routes) for stage in self._stages)
+        self._layers = sum(stage_layers)
+        self._sequence_parallel = sequence_parallel
+        self._stages = [_StageLoad(self._workload, degrees, stage) for stage in telling_stages(stage_layers)]
+        self._network = network
 
-    def time(self, layout: Layout) -> StepTime:
-        """Predict a step with ranks laid out as `communication.nest` says.
+    @cached_property
+    def routes(self) -> AxisRoutes:
+        """What the groups of each axis pay, laid out as `communication.nest` says.
 
-        The slowest stage sets the pace: each microbatch and each slot of the bubble takes as long as it does there.
+        The order of the axes' traffic is taken to be the same for every microbatch: without a pipeline FSDP's is the heavier
+        of the two data axes always, and in a pipeline it hardly depends on the microbatches.
         """
+        return nest(self._network, self._degrees, self._traffic(microbatches=1, recompute=False))
+
+    def time(self, layout: Layout, routes: AxisRoutes | None = None) -> StepTime:
+        """Predict a step. `routes` are those of the place where it runs; without them the best that the network has.
+
+        The slowest stage sets the pace: each microbatch takes as long as it does there.
+        """
+        routes = routes or self.routes
+        common = self._common(layout, routes)
+        pace = common.compute / layout.microbatches
+        return replace(
+            common, data_parallel=self._data_seconds(layout, routes, pace), optimizer=self._update_seconds
+        )
+
+    def seconds(self, layout: Layout) -> float:
+        """The total of `time`, sooner."""
+        common = self._common(layout, self.routes)
+        pace = common.compute / layout.microbatches
+        return common.total + self._data_seconds(layout, self.routes, pace) + self._update_seconds
+
+    @cached_property
+    def _update_seconds(self) -> float:
+        return max(self._arithmetic.update(stage.held_elements) for stage in self._stages)
+
+    def _common(self, layout: Layout, routes: AxisRoutes) -> StepTime:
+        """All but the collectives of data and the update."""
+        key = (layout.microbatch_sequences, layout.checkpointing, layout.stage_layers, *routes.of_the_model)
+        pace = self._shared.get(key)
+        if pace is None:
+            pace = self._shared[key] = self._pace(layout, routes)
         microbatches = layout.microbatches
-        compute, tensor = self._pace(layout)
-        bubble = bubble_slots(self._degrees.pipeline_parallel)
-        sends = 0.0
-        if bubble:
-            boundary = layout.microbatch_sequences * self._workload.residual_bytes
-            sends = 2 * (microbatches + bubble) * self._routes.pipeline.send(boundary)
         return StepTime(
-            compute=microbatches * compute,
-            tensor_parallel=microbatches * tensor,
-            data_parallel=self._reduce + _gathers(self._degrees, microbatches) * self._gather,
-            pipeline=sends,
-            pipeline_bubble=bubble * (compute + tensor),
+            compute=microbatches * pace.compute,
+            tensor_parallel=microbatches * pace.tensor,
+            context_parallel=microbatches * pace.context,
+            expert_parallel=microbatches * pace.expert,
+            data_parallel=0.0,
+            pipeline=2
+            * (microbatches * layout.virtual_stages + self._degrees.pipeline_parallel - 1)
+            * pace.send,
+            pipeline_bubble=bubble(pace.own, pace.everything, layout.schedule, layout.virtual_stages),
+            optimizer=0.0,
+        )
+
+    def _pace(self, layout: Layout, routes: AxisRoutes) -> Pace:
+        tokens = self._tokens(layout)
+        block = self._block_time(layout, routes)
+        head = self._arithmetic.head(tokens, self._degrees.tensor_parallel)
+        embedding_sum, head_sum = self._stream_sums(tokens, routes)
+
+        def passes(layers: int, first: bool, last: bool) -> Passes:
+            whole = block.passes(layers)
+            forward = whole.forward + (embedding_sum if first else 0.0) + (head if last else 0.0)
+            return Passes(forward, whole.backward + (head_sum if last else 0.0), whole.weights)
+
+        slowest = max(self._stages, key=lambda stage: passes(stage.layers, stage.first, stage.last).total)
+        layers = slowest.layers
+        tensor = layers * sum(block.tensor)
+        tensor += (embedding_sum if slowest.first else 0.0) + (head_sum if slowest.last else 0.0)
+        return Pace(
+            compute=layers * (block.forward + block.backward) + (head if slowest.last else 0.0),
+            tensor=tensor,
+            context=layers * sum(block.context),
+            expert=layers * sum(block.expert),
+            send=self._send_seconds(layout, routes),
+            own=passes(layers, slowest.first, slowest.last),
+            everything=passes(self._layers, True, True),
         )
 
     def traffic(self, layout: Layout) -> AxisTraffic:
         """Bytes that a rank of the busiest stage sends per step on each axis."""
         return self._traffic(layout.microbatches, layout.activation_checkpointing)
 
-    def _pace(self, layout: Layout) -> tuple[float, float]:
-        """Seconds that the slowest stage spends on one microbatch: arithmetic, and tensor-parallel collectives.
+    def _tokens(self, layout: Layout) -> float:
+        """Tokens of a microbatch on one rank."""
+        return (
+            layout.microbatch_sequences
+            * self._workload.shape.sequence_length
+            / self._degrees.context_parallel
+        )
 
-        A backward pass costs twice its forward pass, recomputing one more forward pass of the blocks.
+    def _block_time(self, layout: Layout, routes: AxisRoutes) -> BlockTime:
+        degrees, kind = self._degrees, layout.checkpointing
+        tokens = self._tokens(layout)
+        forward, backward, weights, selective = self._arithmetic.block(
+            tokens, degrees, self._sequence_parallel
+        )
+        again = {"None": 0.0, "Selective": selective, "Full": forward}[kind]
+        tensor = self._tensor_seconds(tokens, kind, routes)
+        context = self._context_seconds(tokens, kind, routes)
+        expert = self._expert_seconds(tokens, kind, routes)
+        return BlockTime(forward, backward + again, weights, tensor, context, expert)
+
+    def _tensor_seconds(self, tokens: float, kind: Checkpointing, routes: AxisRoutes) -> tuple[float, float]:
+        """Two sums in each pass through a block (Shoeybi et al. 2019, section 3), once more when it is recomputed.
+
+        With sequence parallelism they are as many bytes in all-gathers and reduce-scatters (Korthikanti et al. 2022, 4.2.2).
         """
-        workload, ranks = self._workload, self._degrees.tensor_parallel
-        recompute = layout.activation_checkpointing
-        tokens = layout.microbatch_sequences * workload.shape.sequence_length
-        rate = workload.peak_flops * EFFICIENCY
-        block = max(tokens * workload.block_flops / (rate * ranks), BLOCK_KERNELS * LAUNCH_SECONDS)
-        blocks = (4 if recompute else 3) * block
-        head = 3 * tokens * workload.head_flops / (rate * workload.vocabulary_ways(ranks))
-        partial_sum = full_sum = 0.0
-        if ranks > 1:
-            size = layout.microbatch_sequences * workload.residual_bytes
-            partial_sum = self._routes.tensor.all_reduce(size * workload.compute_bytes // FP32_BYTES)
-            full_sum = self._routes.tensor.all_reduce(size)
-        paces = []
-        for stage in self._stages:
-            forward, backward = stage.tensor_reductions(recompute)
-            compute = stage.layers * blocks + (head if stage.last else 0.0)
-            paces.append((compute, forward * partial_sum + backward * full_sum))
-        return max(paces, key=sum)
+        if self._degrees.tensor_parallel == 1:
+            return 0.0, 0.0
+        workload = self._workload
+        width = tokens * workload.shape.hidden_size
+        forward = 2 * routes.tensor.all_reduce(width * workload.compute_bytes)
+        backward = 2 * routes.tensor.all_reduce(width * workload.recipe.gradient_stream_bytes)
+        return forward, backward + (forward if kind == "Full" else 0.0)
+
+    def _stream_sums(self, tokens: float, routes: AxisRoutes) -> tuple[float, float]:
+        """What tensor ranks sum of the embedding's output, and of the gradient that leaves the head."""
+        recipe = self._workload.recipe
+        if self._degrees.tensor_parallel == 1 or not recipe.embedding_stream:
+            return 0.0, 0.0
+        width = tokens * self._workload.shape.hidden_size
+        return (
+            routes.tensor.all_reduce(width * self._workload.compute_bytes),
+            routes.tensor.all_reduce(width * recipe.gradient_stream_bytes),
+        )
+
+    def _context_seconds(self, tokens: float, kind: Checkpointing, routes: AxisRoutes) -> tuple[float, float]:
+        """Keys and values go round the ring in each pass, and their gradients in the backward pass.
+
+        Attention over what has arrived hides as much as it takes: Liu et al. 2023 (ring attention), section 3.
+        """
+        ranks, shape = self._degrees.context_parallel, self._workload.shape
+        block = self._workload.block
+        if ranks == 1 or block.attention is None:
+            return 0.0, 0.0
+        key_value = 2 * tokens * ranks * shape.kv_heads * shape.head_size / self._degrees.tensor_parallel
+        ring = routes.context.gather(key_value * self._workload.compute_bytes)
+        flops = tokens * block.attention.flops / self._degrees.tensor_parallel
+        hidden = flops / (self._workload.peak_flops * self._workload.matmul_efficiency)
+        step = ring / (ranks - 1)
+        # The first step waits for nothing but also hides nothing.
+        forward = max(step, ring - hidden)
+        backward = max(step, 2 * ring - 2.5 * hidden)
+        return forward, backward + (forward if kind == "Full" else 0.0)
+
+    def _expert_seconds(self, tokens: float, kind: Checkpointing, routes: AxisRoutes) -> tuple[float, float]:
+        """Tokens are dealt out to their experts and collected again, in each pass."""
+        experts, ranks = self._workload.shape.experts, self._degrees.expert_parallel
+        if ranks == 1 or experts is None:
+            return 0.0, 0.0
+        width = tokens * experts.active * self._workload.shape.hidden_size * self._workload.compute_bytes
+        forward = 2 * routes.expert.exchange(width)
+        return forward, forward * (2 if kind == "Full" else 1)
+
+    def _send_seconds(self, layout: Layout, routes: AxisRoutes) -> float:
+        """Seconds to pass a microbatch on to the next stage."""
+        if self._degrees.pipeline_parallel == 1:
+            return 0.0
+        recipe, tensor = self._workload.recipe, self._degrees.tensor_parallel
+        size = layout.microbatch_sequences * self._workload.residual_bytes / self._degrees.context_parallel
+        if recipe.sends_split and tensor > 1:
+            return routes.pipeline.send(size / tensor) + routes.tensor.gather(size)
+        return routes.pipeline.send(size)
+
+    def _data_seconds(self, layout: Layout, routes: AxisRoutes, compute: float) -> float:
+        """Collectives of replicas and of FSDP; `compute` are the seconds of a microbatch behind which FSDP's may hide."""
+        reduce = max(self._reduce_seconds(stage, routes) for stage in self._stages)
+        gather = max(self._gather_seconds(stage, routes) for stage in self._stages)
+        times = self._gathers(layout.microbatches)
+        if not self._workload.recipe.hides_gathers or self._degrees.sharded_data_parallel == 1:
+            return reduce + times * gather
+        groups = min(stage.groups for stage in self._stages)
+        # What comes first, and goes last, has nothing to hide behind.
+        exposed = max(times * gather + reduce - layout.microbatches * compute, 0.0)
+        return max(exposed, (gather + reduce) / groups)
+
+    def _gathers(self, microbatches: int) -> int:
+        """Times per step that FSDP gathers each weight: for each pass, but once in a pipeline that keeps them."""
+        keeps = self._degrees.pipeline_parallel > 1 and self._workload.recipe.gradients_wait
+        return 1 if keeps else 2 * microbatches
+
+    def _gather_seconds(self, stage: _StageLoad, routes: AxisRoutes) -> float:
+        """Seconds to gather all weights of a stage once."""
+        if self._degrees.sharded_data_parallel == 1:
+            return 0.0
+        route = routes.sharded_data
+        startup = stage.groups * (route.startup + FSDP_KERNELS * LAUNCH_SECONDS)
+        return startup + stage.gathered_bytes * route.seconds_per_byte
+
+    def _reduce_seconds(self, stage: _StageLoad, routes: AxisRoutes) -> float:
+        """Seconds per step to reduce a stage's gradients among shards and replicas.
+
+        FSDP reduces its groups one by one, and its replicas with them; without FSDP replicas sum buckets.
+        """
+        degrees, bucket = self._degrees, self._workload.recipe.bucket_elements
+        seconds = 0.0
+        messages = ceil(stage.reduced_bytes / (bucket * FP32_BYTES)) if bucket else 1
+        if degrees.sharded_data_parallel > 1:
+            route, messages = routes.sharded_data, stage.groups
+            startup = messages * (route.startup + FSDP_KERNELS * LAUNCH_SECONDS)
+            seconds += startup + stage.reduced_bytes * route.seconds_per_byte
+        if degrees.data_parallel > 1:
+            route = routes.data
+            seconds += 2 * (messages * route.startup + stage.replicated_bytes * route.seconds_per_byte)
+        return seconds
 
     def _traffic(self, microbatches: int, recompute: bool) -> AxisTraffic:
         """See `traffic`. A ring all-gather or reduce-scatter sends (p - 1) / p of the bytes, an all-reduce twice that."""
         workload, degrees = self._workload, self._degrees
-        step_bytes = workload.global_batch_size // degrees.batch_ranks * workload.residual_bytes
-        ratio = workload.compute_bytes / FP32_BYTES
-        reductions = max(
-            forward * ratio + backward
-            for forward, backward in (stage.tensor_reductions(recompute) for stage in self._stages)
+        shape, narrow = workload.shape, workload.compute_bytes
+        sequences = workload.global_batch_size // degrees.batch_ranks
+        width = sequences * shape.sequence_length * shape.hidden_size / degrees.context_parallel
+        passes = 2 if recompute else 1
+        tensor = max(
+            (2 * passes * stage.layers + stage.first) * narrow
+            + (2 * stage.layers + stage.last) * workload.recipe.gradient_stream_bytes
+            for stage in self._stages
         )
-        gathers = _gathers(degrees, microbatches)
+        gathers = self._gathers(microbatches)
         sharded = max(stage.gathered_bytes * gathers + stage.reduced_bytes for stage in self._stages)
-        data = max(stage.replicated_bytes for stage in self._stages)
+        layers = max(stage.layers for stage in self._stages)
+        dealt = 0.0
+        if shape.experts is not None and degrees.expert_parallel > 1:
+            share = 1 - 1 / degrees.expert_parallel
+            dealt = 2 * (passes + 1) * layers * width * shape.experts.active * narrow * share
+        key_value = 2 * width / shape.hidden_size * shape.kv_heads * shape.head_size * narrow
+        context = key_value * (degrees.context_parallel - 1) * (passes + 2) * layers / degrees.tensor_parallel
         return AxisTraffic(
-            tensor=reductions * step_bytes * 2 * (1 - 1 / degrees.tensor_parallel),
-            pipeline=2.0 * step_bytes if degrees.pipeline_parallel > 1 else 0.0,
-            sharded_data=sharded * (1 - 1 / degrees.sharded_data_parallel),
-            data=data * 2 * (1 - 1 / degrees.data_parallel),
+            tensor=tensor * width * 2 * (1 - 1 / degrees.tensor_parallel),
+            pipeline=2.0 * width * workload.recipe.residual_bytes if degrees.pipeline_parallel > 1 else 0.0,
+            sharded_data=sharded * (1 - 1 / degrees.sharded_data_parallel) + dealt,
+            data=max(stage.replicated_bytes for stage in self._stages) * 2 * (1 - 1 / degrees.data_parallel),
+            context=context,
         )
 
 
@@ -131,8 +455,10 @@ class _StageLoad:
     """What one stage computes and moves."""
 
     def __init__(self, workload: Workload, degrees: Degrees, stage: Stage) -> None:
-        whole = workload.part_elements(degrees.tensor_parallel, 1)
-        held = workload.part_elements(degrees.tensor_parallel, degrees.sharded_data_parallel)
+        whole = workload.part_elements(degrees.tensor_parallel, 1, degrees.expert_parallel)
+        held = workload.part_elements(
+            degrees.tensor_parallel, degrees.sharded_data_parallel, degrees.expert_parallel
+        )
         outside = whole.outside_blocks(stage.first, stage.last)
         elements = stage.layers * whole.block + outside
         self.layers = stage.layers
@@ -141,47 +467,7 @@ class _StageLoad:
         self.groups = stage.layers + (outside > 0)
         """FSDP's groups: each block, and the rest."""
         self.gathered_bytes = elements * workload.compute_bytes
-        self.reduced_bytes = elements * FP32_BYTES
-        held_elements = stage.layers * held.block + held.outside_blocks(stage.first, stage.last)
-        self.replicated_bytes = held_elements * FP32_BYTES
+        self.reduced_bytes = elements * workload.recipe.gradient_bytes
+        self.held_elements = stage.layers * held.block + held.outside_blocks(stage.first, stage.last)
+        self.replicated_bytes = self.held_elements * workload.recipe.gradient_bytes
         """Gradients that replicas sum."""
-
-    def tensor_reductions(self, recompute: bool) -> tuple[int, int]:
-        """Tensor-parallel all-reduces per microbatch: of partial sums as computed, and of fp32 gradients.
-
-        Two per block and forward pass, again when recomputing, and two per block and backward pass (Shoeybi et al.
-        2019, section 3); one for the embedding's output, and one for the gradient that leaves the head.
-        """
-        passes = 2 if recompute else 1
-        return 2 * passes * self.layers + self.first, 2 * self.layers + self.last
-
-
-def _gathers(degrees: Degrees, microbatches: int) -> int:
-    """Times per step that FSDP gathers each weight: for each pass, but once in a pipeline (see `memory`)."""
-    return 1 if degrees.pipeline_parallel > 1 else 2 * microbatches
-
-
-def _gather_seconds(stage: _StageLoad, degrees: Degrees, routes: AxisRoutes) -> float:
-    """Seconds to gather all weights of a stage once."""
-    if degrees.sharded_data_parallel == 1:
-        return 0.0
-    route = routes.sharded_data
-    startup = stage.groups * (route.startup + FSDP_KERNELS * LAUNCH_SECONDS)
-    return startup + stage.gathered_bytes * route.seconds_per_byte
-
-
-def _reduce_seconds(stage: _StageLoad, degrees: Degrees, routes: AxisRoutes) -> float:
-    """Seconds per step to reduce a stage's gradients among shards and replicas.
-
-    FSDP reduces its groups one by one, and its replicas with them; without FSDP replicas sum buckets.
-    """
-    seconds = 0.0
-    messages = ceil(stage.reduced_bytes / (BUCKET_ELEMENTS * FP32_BYTES))
-    if degrees.sharded_data_parallel > 1:
-        route, messages = routes.sharded_data, stage.groups
-        startup = messages * (route.startup + FSDP_KERNELS * LAUNCH_SECONDS)
-        seconds += startup + stage.reduced_bytes * route.seconds_per_byte
-    if degrees.data_parallel > 1:
-        route = routes.data
-        seconds += 2 * (messages * route.startup + stage.replicated_bytes * route.seconds_per_byte)
-    return seconds
