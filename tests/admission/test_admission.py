@@ -298,3 +298,59 @@ def test_the_oldest_job_starts_if_any_of_its_options_has_a_place(queue):
     assert isinstance(verdict, Admitted) == bool(fitting)
     if isinstance(verdict, Admitted):
         assert verdict.option_index == fitting[0]
+
+
+def priced(name: str, *options: tuple[GangRequest, float, float]) -> WaitingJob[str]:
+    """A job whose options cost so much at best, and so much in any place that there is."""
+    return WaitingJob(
+        key=("forge", name),
+        created="2026-01-01T00:00:00Z",
+        uid=name,
+        options=tuple(
+            Option(request.degrees.summary, request, cost=cost, cost_in=lambda _, real=real: real)
+            for request, cost, real in options
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen", "runner_up"),
+    [
+        pytest.param(
+            [(gang(tp=4), 1.0, 1.0), (gang(dp=4), 1.2, 1.2)],
+            "tp4",
+            "dp4: +20% at best",
+            id="the best place is free",
+        ),
+        pytest.param(
+            [(gang(tp=4), 1.0, 3.0), (gang(dp=4), 1.2, 1.5)],
+            "dp4",
+            "tp4: +100% in the places that are free now",
+            id="another strategy suits what is free",
+        ),
+        pytest.param(
+            [(gang(tp=4), 1.0, 1.1), (gang(dp=4), 1.2, 1.2)],
+            "tp4",
+            "dp4: +9% at best",
+            id="a worse place than the best, but still better than all others could be",
+        ),
+        pytest.param(
+            [(gang(tp=4), 1.0, 1.4), (gang(dp=4), 1.0, 1.395)],
+            "tp4",
+            "dp4: as good",
+            id="within the error of predictions the preferred one",
+        ),
+        pytest.param(
+            [(gang(tp=40), 1.0, 1.0), (gang(dp=4), 1.2, 1.2)],
+            "dp4",
+            "tp40: needs 40 free kronos.dev/accelerator slots",
+            id="the preferred one has no place",
+        ),
+    ],
+)
+def test_strategies_are_compared_in_the_places_that_are_free(options, chosen, runner_up):
+    verdict = admit([priced("job", *options)], {"default": Topology.build(DEMO, FABRIC)}, {})["forge", "job"]
+    assert isinstance(verdict, Admitted)
+    assert verdict.candidate == chosen
+    assert verdict.runner_up is not None
+    assert verdict.runner_up.startswith(runner_up)

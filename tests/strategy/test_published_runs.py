@@ -11,13 +11,14 @@ from kronos.api.fabric import Accelerator, FabricSpec, Level, Link
 from kronos.api.plan import Degrees, Schedule
 from kronos.api.training import ModelShape
 from kronos.strategy import parameter_count
+from kronos.strategy.arithmetic import Arithmetic
 from kronos.strategy.blocks import Checkpointing
 from kronos.strategy.communication import Network
 from kronos.strategy.layout import GIB, Layout, Workload
 from kronos.strategy.memory import MemoryModel
 from kronos.strategy.recipe import MEGATRON, TORCHTITAN, Recipe
 from kronos.strategy.stages import in_flight, virtual_stage_options
-from kronos.strategy.timing import Arithmetic, StepModel
+from kronos.strategy.timing import StepModel
 
 SELENE = FabricSpec(
     levels=(Level(name="cluster", node_label="cluster", kind="InfiniBand-HDR"),),

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from kronos.api.plan import Degrees
 from kronos.strategy import EVERYTHING, TRAINER, Search, search
+from kronos.strategy.arithmetic import Arithmetic
 from kronos.strategy.communication import Network
 from kronos.strategy.layout import GIB, Layout, Workload
 from kronos.strategy.memory import MemoryModel
 from kronos.strategy.stages import balance
-from kronos.strategy.timing import Arithmetic, StepModel
+from kronos.strategy.timing import StepModel
 from support.searches import GPU, bandwidths, fabric, jobs, memories, plan
 
 

@@ -198,6 +198,6 @@ def _runner_up(
         )
     if chosen.index + 1 < len(job.options):
         following = job.options[chosen.index + 1]
-        name, cost = following.request.degrees.summary, job.options[chosen.index].cost
-        return f"{name}: {following.cost / cost - 1:+.0%} at best" if cost > 0 else name
+        name = following.request.degrees.summary
+        return f"{name}: {following.cost / chosen.cost - 1:+.0%} at best" if chosen.cost > 0 else name
     return None

@@ -4,6 +4,7 @@ Pure: the answer follows from the job and the fabric alone. `search` is the way 
 """
 
 from kronos.strategy.abilities import EVERYTHING, TRAINER, Abilities
+from kronos.strategy.candidate import Candidate, Objective
 from kronos.strategy.communication import AxisTraffic
 from kronos.strategy.degrees import Rejection
 from kronos.strategy.memory import MemoryBreakdown
@@ -11,7 +12,6 @@ from kronos.strategy.place import time_in_place
 from kronos.strategy.search import Bottleneck, Search, search
 from kronos.strategy.shapes import parameter_count
 from kronos.strategy.timing import StepTime
-from kronos.strategy.weighing import Candidate, Objective
 
 __all__ = [
     "EVERYTHING",

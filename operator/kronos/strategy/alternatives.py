@@ -9,11 +9,11 @@ from kronos.api.fabric import FabricSpec
 from kronos.api.job import Strategy, TrainingJobSpec
 from kronos.api.plan import Degrees
 from kronos.strategy.abilities import TRAINER, Abilities
+from kronos.strategy.candidate import Candidate
 from kronos.strategy.communication import Network
 from kronos.strategy.explain import MEMORY
 from kronos.strategy.search import search
 from kronos.strategy.timing import StepTime
-from kronos.strategy.weighing import Candidate
 
 WORTH = 0.5
 """More accelerators pay while they bring at least this share of the speed-up that as many of the present ones bring."""
@@ -115,8 +115,8 @@ def _slower(chosen: Candidate, other: Candidate, network: Network) -> str:
     ).name
     what = f"most of it {_ITEMS[grown]}"
     level = network.crossed(1, other.degrees.tensor_parallel)
-    if grown == "tensor_parallel" and level is not None:
-        what = f"since tp{other.degrees.tensor_parallel} crosses {level}"
+    if grown == "tensor_parallel" and level is not None and change >= 0.01:
+        return f"tp{other.degrees.tensor_parallel} crosses {level}: {change:+.0%} step time"
     if grown == "compute" and other.checkpointing != chosen.checkpointing == "None":
         what = "since it must recompute activations to fit"
     if change < 0:

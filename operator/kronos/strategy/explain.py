@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kronos.api.fabric import Accelerator
 from kronos.api.job import TrainingJobSpec
+from kronos.strategy.candidate import Candidate
 from kronos.strategy.degrees import (
     BATCH_CODE,
     PIPELINE_CODES,
@@ -17,7 +18,6 @@ from kronos.strategy.degrees import (
 )
 from kronos.strategy.layout import GIB, Layout
 from kronos.strategy.memory import MemoryBreakdown
-from kronos.strategy.weighing import Candidate
 
 MEMORY = "MemoryShort"
 SLOW = "Slower"

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from kronos.api.fabric import FabricSpec
 from kronos.api.job import TrainingJobSpec
+from kronos.strategy.arithmetic import Arithmetic
 from kronos.strategy.communication import AxisRoutes, Network, Route
 from kronos.strategy.layout import Layout, Workload
-from kronos.strategy.timing import Arithmetic, StepModel, StepTime
+from kronos.strategy.timing import StepModel, StepTime
 
 Reaches = Mapping[str, Mapping[str, int]]
 """For each axis (tensor, pipeline, sharded_data, data) and level name, how many ranks of one of its groups, at the worst, are

@@ -13,11 +13,12 @@ from kronos.api.plan import Degrees
 from kronos.strategy import explain
 from kronos.strategy.abilities import TRAINER, Abilities
 from kronos.strategy.blocks import Checkpointing
+from kronos.strategy.candidate import Candidate, Objective
 from kronos.strategy.communication import Network
 from kronos.strategy.degrees import Rejection, Rejections, families
 from kronos.strategy.layout import Layout, Workload
 from kronos.strategy.memory import MemoryModel
-from kronos.strategy.weighing import Candidate, Objective, Weighing
+from kronos.strategy.weighing import Weighing
 
 Bottleneck = Literal["DataVolume", "ModelSize", "Both"]
 

@@ -15,67 +15,21 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
 
 from kronos.api.plan import Degrees, Schedule
 from kronos.strategy.abilities import Abilities
+from kronos.strategy.arithmetic import Arithmetic
 from kronos.strategy.blocks import Checkpointing
-from kronos.strategy.communication import AxisTraffic, Network
+from kronos.strategy.candidate import Candidate, Objective, cost_of
+from kronos.strategy.communication import Network
 from kronos.strategy.degrees import Family, divisors
 from kronos.strategy.layout import Layout, Workload
 from kronos.strategy.memory import MemoryBreakdown, MemoryModel, SharedMemory
 from kronos.strategy.stages import balance, virtual_stage_options
-from kronos.strategy.timing import Arithmetic, Pace, StepModel, StepTime
-
-Objective = Literal["Time", "Efficiency", "Memory"]
+from kronos.strategy.timing import Pace, StepModel
 
 SLACK = 2.0
 """Layouts that take longer than this times another one's step, on no fewer accelerators, are no alternative to it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate(Layout):
-    """A layout that fits, with what it is predicted to cost."""
-
-    memory: MemoryBreakdown
-    time: StepTime
-    traffic: AxisTraffic
-    tokens: int
-    """Of the global batch."""
-    model_flops: float
-    """Of a step, forward and backward without recomputing."""
-    peak_flops: float
-    """FLOP/s of one accelerator."""
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Predicted, of all accelerators together."""
-        return self.tokens / self.time.total
-
-    @property
-    def utilization(self) -> float:
-        """Model FLOPs utilization (MFU): the share of the accelerators' peak that goes into the model's own arithmetic.
-
-        Chowdhery et al. 2022 (PaLM), appendix B; causal attention counts as the half that is computed.
-        """
-        return self.model_flops / (self.time.total * self.degrees.world_size * self.peak_flops)
-
-    def cost(self, objective: Objective) -> float:
-        """What the objective minimises: seconds, accelerator-seconds, or bytes on the heaviest rank."""
-        return self.cost_of(objective, self.time)
-
-    def cost_of(self, objective: Objective, time: StepTime) -> float:
-        """The same if a step took another time, as in another place."""
-        return cost_of(objective, time.total, self.memory.total, self.degrees)
-
-
-def cost_of(objective: Objective, seconds: float, needed: int, degrees: Degrees) -> float:
-    """See `Candidate.cost`."""
-    if objective == "Time":
-        return seconds
-    if objective == "Efficiency":
-        return seconds * degrees.world_size
-    return float(needed)
 
 
 Option = tuple[int, Schedule, int, Checkpointing]
