@@ -1,0 +1,188 @@
+"""Manifests: the jobs and fabrics in a text, and a sentence for everything that the API server would refuse in it.
+
+Only what the models check is checked, and that `min` isn't above `max`; the other rules of the CRDs are written in the API
+server's own language. The search refuses what they would, as far as it matters to a plan.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from kronos.api import GROUP, VERSION
+from kronos.api.fabric import FabricSpec
+from kronos.api.job import NAME_LIMIT, TrainingJobSpec
+from kronos.cli.complaints import InputError, complaints
+
+JOB, FABRIC = "KronosTrainingJob", "KronosFabric"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+_JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+Spec = TypeVar("Spec", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as somebody wrote it."""
+
+    name: str
+    namespace: str
+    spec: TrainingJobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """A fabric as somebody wrote it."""
+
+    name: str
+    spec: FabricSpec
+
+
+@dataclass(slots=True)
+class Manifests:
+    """What a text holds."""
+
+    jobs: list[Job] = field(default_factory=list)
+    fabrics: dict[str, Fabric] = field(default_factory=dict)
+    """By name; as with `kubectl apply`, the last of a name counts."""
+    ignored: list[str] = field(default_factory=list)
+    """Documents of other kinds, in words."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as kubectl reads it: dates are text, 1e-3 is a number, and no field is given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        given: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in given:
+                problem = f"{key.value} is given twice"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+            if isinstance(key, yaml.ScalarNode):
+                given.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_DROPPED_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("timestamp", "float", "value")}
+_Loader.yaml_implicit_resolvers = {
+    first: [resolver for resolver in resolvers if resolver[0] not in _DROPPED_TAGS]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+# Whole numbers match it as well, but those were asked for first.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"),
+    list("-+.0123456789"),
+)
+
+
+def parse(text: str, source: str) -> Manifests:
+    """The jobs and fabrics of a text with any number of YAML (or JSON) documents.
+
+    `source` names the text in sentences. InputError with a sentence for each mistake.
+    """
+    found, wrong = Manifests(), []
+    for number, document in enumerate(_documents(text, source), start=1):
+        if document is not None:
+            wrong += [f"{source}, {sentence}" for sentence in _take(document, f"document {number}", found)]
+    if wrong:
+        raise InputError(*wrong)
+    return found
+
+
+def _documents(text: str, source: str) -> list[Any]:
+    try:
+        return list(yaml.load_all(text, Loader=_Loader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InputError(
+            f"{source}{place}: this is no YAML: {error.problem or error.context}; correct it"
+        ) from None
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{source}: this is no YAML: {reason}; correct it") from None
+    except RecursionError:
+        raise InputError(
+            f"{source}: the YAML is nested too deeply; a manifest needs a dozen levels"
+        ) from None
+    except (AttributeError, LookupError, TypeError, ValueError):
+        # PyYAML's constructors end so where a value isn't what its tag or its look says, such as `!!int x`.
+        raise InputError(
+            f"{source}: a value isn't what its YAML tag says; drop the tag, or correct the value"
+        ) from None
+
+
+def _take(document: Any, name: str, found: Manifests) -> Iterator[str]:
+    """Add what a document holds to what was found, or say what is wrong with it."""
+    if not isinstance(document, dict):
+        yield f"{name}: this is no object; write one that begins with apiVersion, kind, metadata and spec"
+        return
+    kind, metadata = document.get("kind"), document.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    given = metadata.get("name")
+    if not isinstance(kind, str):
+        yield f"{name}, kind: is missing; set it to {JOB} or {FABRIC}"
+        return
+    if kind not in (JOB, FABRIC):
+        found.ignored.append(f"{kind} {given}" if isinstance(given, str) else kind)
+        return
+    named = isinstance(given, str) and given != ""
+    label = f"{kind} {given}" if named else name
+    wrong = [*_envelope(document, kind, given if named else None)]
+    model: type[BaseModel] = TrainingJobSpec if kind == JOB else FabricSpec
+    try:
+        spec = _spec(document, model)
+    except InputError as error:
+        wrong += error.sentences
+    if wrong:
+        yield from (f"{label}, {sentence}" for sentence in wrong)
+    elif isinstance(spec, TrainingJobSpec):
+        found.jobs.append(Job(str(given), str(metadata.get("namespace") or "default"), spec))
+    elif isinstance(spec, FabricSpec):
+        found.fabrics[str(given)] = Fabric(str(given), spec)
+
+
+def _envelope(document: Mapping[str, Any], kind: str, name: str | None) -> Iterator[str]:
+    version = document.get("apiVersion")
+    if version != API_VERSION:
+        stands = f"is {version}" if isinstance(version, str) else "is missing"
+        yield f"apiVersion: {stands}; set it to {API_VERSION}"
+    if name is None:
+        yield "metadata.name: is missing; add a name"
+    elif kind == JOB and (len(name) > NAME_LIMIT or not _JOB_NAME.fullmatch(name)):
+        yield (
+            f"metadata.name: must begin with a letter, hold only a-z, 0-9 and '-', and have at most {NAME_LIMIT} "
+            "characters; rename the job"
+        )
+    for unknown in sorted(
+        str(key) for key in document.keys() - {"apiVersion", "kind", "metadata", "spec", "status"}
+    ):
+        yield f"{unknown}: is no field that Kronos knows; drop it, or move it into spec"
+
+
+def _spec(document: Mapping[str, Any], model: type[Spec]) -> Spec:
+    """The spec, checked as strictly as the API server does: text isn't taken for a number."""
+    if "spec" not in document:
+        raise InputError("spec: is missing; add it")
+    try:
+        plain = json.dumps(document["spec"], allow_nan=False)
+    except (RecursionError, TypeError, ValueError):
+        raise InputError(
+            "spec: holds something that isn't text, a finite number, a list or a mapping; drop it"
+        ) from None
+    try:
+        spec = model.model_validate_json(plain, strict=True)
+    except ValidationError as error:
+        raise InputError(*complaints(error, model, "spec")) from None
+    if isinstance(spec, TrainingJobSpec) and spec.accelerators.min > spec.accelerators.max:
+        low, high = spec.accelerators.min, spec.accelerators.max
+        raise InputError(f"spec.accelerators: min {low} must not exceed max {high}; lower min or raise max")
+    return spec
