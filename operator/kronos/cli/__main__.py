@@ -12,6 +12,8 @@ from kronos.cli.plan import plan
 app = typer.Typer(
     help="Plan and watch the training jobs of Kronos.",
     no_args_is_help=True,
+    # It would complete `kubectl-kronos`, which nobody types.
+    add_completion=False,
     # A mistake in Kronos should look like one, not like a page of local variables.
     pretty_exceptions_enable=False,
 )

@@ -42,9 +42,32 @@ def _what(item: ErrorDetails, model: type[BaseModel]) -> str:
         return (
             sentence if ";" in sentence or sentence.startswith("give ") else f"{sentence}; change one of them"
         )
-    wanted = message.replace("Input should be", "must be").replace("String should", "must")
-    wanted = wanted.replace("must have at", "must be of at").replace("a valid array", "a list")
-    return f"is {_shown(item['input'])} and {_lower(wanted)}; change it"
+    if kind in ("too_short", "too_long"):
+        limits = item["ctx"]
+        bound = (
+            f"at least {limits['min_length']}" if kind == "too_short" else f"at most {limits['max_length']}"
+        )
+        return f"has {limits['actual_length']} items and must have {bound}; change it"
+    return f"is {_shown(item['input'])} and {_plain(message)}; change it"
+
+
+_PLAIN = {
+    "Input should be ": "must be ",
+    "String should have ": "must have ",
+    "String should match ": "must match the ",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "text",
+    "a valid boolean": "true or false",
+    "a valid array": "a list",
+}
+
+
+def _plain(message: str) -> str:
+    """A message of pydantic without its jargon."""
+    for jargon, words in _PLAIN.items():
+        message = message.replace(jargon, words)
+    return message[:1].lower() + message[1:]
 
 
 def known_fields(model: type[BaseModel], place: Sequence[str | int]) -> tuple[str, ...]:
@@ -89,7 +112,3 @@ def _shown(value: Any) -> str:
         else str(value)
     )
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]

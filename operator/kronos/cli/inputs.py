@@ -36,7 +36,8 @@ def name_of(source: str) -> str:
 
 def tell(sentence: str) -> None:
     """Say something beside the output."""
-    typer.echo(sentence, err=True)
+    # Half a character, which YAML can hold and no output can, is spelt out.
+    typer.echo(sentence.encode(errors="backslashreplace").decode(), err=True)
 
 
 @contextmanager

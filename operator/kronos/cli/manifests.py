@@ -139,13 +139,13 @@ def _take(document: Any, name: str, found: Manifests) -> Iterator[str]:
     wrong = [*_envelope(document, kind, given if named else None)]
     model: type[BaseModel] = TrainingJobSpec if kind == JOB else FabricSpec
     try:
-        spec = _spec(document, model)
+        spec = _spec(_json_ready(document), model)
     except InputError as error:
         wrong += error.sentences
     if wrong:
         yield from (f"{label}, {sentence}" for sentence in wrong)
     elif isinstance(spec, TrainingJobSpec):
-        found.jobs.append(Job(str(given), str(metadata.get("namespace") or "default"), spec))
+        found.jobs.append(Job(str(given), metadata.get("namespace") or "default", spec))
     elif isinstance(spec, FabricSpec):
         found.fabrics[str(given)] = Fabric(str(given), spec)
 
@@ -162,10 +162,24 @@ def _envelope(document: Mapping[str, Any], kind: str, name: str | None) -> Itera
             f"metadata.name: must begin with a letter, hold only a-z, 0-9 and '-', and have at most {NAME_LIMIT} "
             "characters; rename the job"
         )
+    namespace = (document.get("metadata") or {}).get("namespace") if name is not None else None
+    if not isinstance(namespace, str | None):
+        yield "metadata.namespace: is no text; change it to the name of a namespace"
     for unknown in sorted(
         str(key) for key in document.keys() - {"apiVersion", "kind", "metadata", "spec", "status"}
     ):
         yield f"{unknown}: is no field that Kronos knows; drop it, or move it into spec"
+
+
+def _json_ready(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document, if it can be sent to the API server, which takes JSON."""
+    try:
+        json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
+    except (RecursionError, TypeError, ValueError):
+        raise InputError(
+            "holds something that isn't text, a finite number, a list or a mapping; drop it"
+        ) from None
+    return document
 
 
 def _spec(document: Mapping[str, Any], model: type[Spec]) -> Spec:
@@ -173,13 +187,7 @@ def _spec(document: Mapping[str, Any], model: type[Spec]) -> Spec:
     if "spec" not in document:
         raise InputError("spec: is missing; add it")
     try:
-        plain = json.dumps(document["spec"], allow_nan=False)
-    except (RecursionError, TypeError, ValueError):
-        raise InputError(
-            "spec: holds something that isn't text, a finite number, a list or a mapping; drop it"
-        ) from None
-    try:
-        spec = model.model_validate_json(plain, strict=True)
+        spec = model.model_validate_json(json.dumps(document["spec"]), strict=True)
     except ValidationError as error:
         raise InputError(*complaints(error, model, "spec")) from None
     if isinstance(spec, TrainingJobSpec) and spec.accelerators.min > spec.accelerators.max:
