@@ -133,6 +133,7 @@ def test_the_table_tells_people_the_same():
     bars = [line.count("█") for line in answer.output.splitlines() if "█" in line]
     assert bars == sorted(bars)
     assert bars[-1] == 24
+    assert "More accelerators pay up to 16, the most on which the job gets faster." in answer.text
 
 
 def test_the_optimizers_share_is_shown_even_where_there_is_none():
@@ -269,6 +270,16 @@ def test_the_command_works_as_a_program_and_in_a_terminal_without_unicode(tmp_pa
         assert done.stderr == b""
         assert b"job-1" in done.stdout
     assert "·" in json.loads(done.stdout)["plans"][0]["runnersUp"][0]["strategy"]
+
+
+@pytest.mark.parametrize("columns", [80, 100, 240])
+def test_numbers_are_whole_in_a_narrow_terminal(columns: int):
+    def written(width: int) -> list[str]:
+        output = Answer("plan", "-", stdin=manifest(LARGE, fabric()), columns=width).output
+        assert all(len(line) <= width for line in output.splitlines() if "  " in line)
+        return re.sub("█+", "", output).split()
+
+    assert written(columns) == written(120)
 
 
 def test_help_tells_the_command_and_its_exit_codes():

@@ -38,8 +38,9 @@ def manifest(*specs: TrainingJobSpec | FabricSpec | dict[str, Any], **names: str
 class Answer:
     """What a command wrote, and its exit code."""
 
-    def __init__(self, *arguments: str, stdin: str = "") -> None:
-        result = CliRunner().invoke(app, arguments, input=stdin, env={"COLUMNS": "120", "TERM": "dumb"})
+    def __init__(self, *arguments: str, stdin: str = "", columns: int = 120) -> None:
+        environment = {"COLUMNS": str(columns), "TERM": "dumb"}
+        result = CliRunner().invoke(app, arguments, input=stdin, env=environment)
         # SystemExit is how commands end; anything else is the traceback that nobody should see.
         assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
         self.code = result.exit_code

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import groupby
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -167,13 +169,11 @@ def _alternatives(console: Console, report: PlanReport) -> None:
 
 
 def _scaling(console: Console, scaling: ScalingReport) -> None:
-    headings = ("Accelerators>", "Strategy", "Step>", "Tokens/s>", "Speed-up>", "MFU>", "")
+    headings = ("Accelerators>", "Strategy", "Step>", "Tokens/s>", "Speed-up>", "MFU>", "|")
     table = _table(console, "Scaling", *headings)
     fastest = max(point.tokens_per_second for point in scaling.points)
-    cell = "#" if console.options.ascii_only else "█"
+    stop = scaling.pays_up_to_accelerators
     for point in scaling.points:
-        here = point.accelerators == scaling.pays_up_to_accelerators
-        cells = max(1, round(BAR_CELLS * point.tokens_per_second / fastest))
         table.add_row(
             str(point.accelerators),
             point.strategy,
@@ -181,15 +181,30 @@ def _scaling(console: Console, scaling: ScalingReport) -> None:
             f"{point.tokens_per_second:,.0f}",
             f"{point.speed_up:.2f}",
             f"{point.model_flops_utilization_percent:.1f}%",
-            cell * cells + (" pays up to here" if here else ""),
+            Bar(point.tokens_per_second / fastest),
+            style="bold" if point.accelerators == stop else "",
         )
     console.print(table)
-    stop = scaling.pays_up_to_accelerators
-    if stop is not None and stop < scaling.points[-1].accelerators:
-        _sentence(
-            console,
-            f"Beyond {_plural(stop, 'accelerator')}, more of them bring less than {WORTH:.0%} of their share of speed.",
-        )
+    if stop is None or len(scaling.points) == 1:
+        return
+    beyond = f"Beyond {_plural(stop, 'accelerator')}, more of them bring less than {WORTH:.0%} of their share of speed."
+    last = f"More accelerators pay up to {stop:,}, the most on which the job gets faster."
+    _sentence(console, beyond if stop < scaling.points[-1].accelerators else last)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar that is as long as there is room for, at most `BAR_CELLS`."""
+
+    share: float
+    """Of the longest bar."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        cells = min(BAR_CELLS, options.max_width)
+        yield Text(("#" if options.ascii_only else "█") * max(1, round(self.share * cells)))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, BAR_CELLS)
 
 
 def _rejections(console: Console, report: PlanReport) -> None:
@@ -202,18 +217,20 @@ def _rejections(console: Console, report: PlanReport) -> None:
 
 
 def _table(console: Console, title: str, *headings: str) -> Table:
-    """An empty table without lines, under its title; a heading that ends in > is above numbers."""
+    """An empty table without lines, under its title.
+
+    A heading that ends in > is above numbers. Where a terminal is narrow, the reasons and the bars (|) get narrower and
+    everything else stays whole.
+    """
     _sentence(console, title, style="bold")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    narrows = not {"Reason", "|"}.isdisjoint(headings)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=narrows)
     for heading in headings:
+        if heading in ("Reason", "|"):
+            table.add_column(heading.removesuffix("|"), ratio=1)
+            continue
         name = heading.removesuffix(">")
-        reason = name == "Reason"
-        table.add_column(
-            name,
-            justify="right" if name != heading else "left",
-            no_wrap=not reason,
-            ratio=1 if reason else None,
-        )
+        table.add_column(name, justify="left" if name == heading else "right", no_wrap=True)
     return table
 
 
