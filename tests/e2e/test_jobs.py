@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -43,6 +44,31 @@ def test_a_job_trains_to_completion_and_says_how_it_went(forge: Forge, operator:
     truths = conditions(status)
     assert (truths["Complete"], truths["Failed"], truths["Ready"]) == ("True", "False", "True")
     forge.cluster.kubectl("-n", forge.name, "wait", "--for=condition=Complete", "ktj/burner", "--timeout=5s")
+
+
+def test_what_a_job_measured_is_kept_in_the_fabrics_status_and_shown_as_an_error(
+    forge: Forge, operator: OperatorProcess
+):
+    forge.apply(forge.manifest("measured", optimization={"globalBatchSize": 8, "steps": 60}))
+    status = forge.wait_phase("measured", "Complete", "Failed")
+    assert status["phase"] == "Complete", status
+    assert status["progress"]["predictionError"].endswith("%")
+    uid = json.loads(forge.cluster.kubectl("-n", forge.name, "get", "ktj", "measured", "-o", "json"))[
+        "metadata"
+    ]["uid"]
+
+    def lessons() -> list[dict]:
+        fabric = json.loads(forge.cluster.kubectl("get", "kronosfabric", "default", "-o", "json"))
+        return fabric.get("status", {}).get("calibrations", [])
+
+    forge.wait_until(
+        lambda: any(sample["uid"] == uid for item in lessons() for sample in item["samples"]),
+        "the fabric remembers what the job measured",
+        20,
+    )
+    (calibration,) = lessons()
+    assert calibration["resource"] == "kronos.dev/accelerator"
+    assert calibration["factor"] > 0
 
 
 def test_two_jobs_that_need_sixty_percent_each_run_one_after_the_other(

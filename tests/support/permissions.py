@@ -45,6 +45,7 @@ EVERY_ACCOUNT: Table = {
 READING: Table = {
     "customresourcedefinitions.apiextensions.k8s.io": {"list", "watch"},
     "kronosfabrics.training.kronos.dev": {"list", "watch"},
+    "kronosfabrics.training.kronos.dev/status": {"update"},
     "nodes": {"list", "watch"},
     "pods": {"list", "watch"},
 }

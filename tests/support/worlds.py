@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kronos.api.fabric import FabricSpec
+from kronos.api.fabric import FabricSpec, FabricStatus
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import LastWords, Progress
 from kronos.api.status import TrainingJobStatus
@@ -91,6 +91,7 @@ class World:
         self.manifests: list[dict[str, Any]] = []
         self.progress: dict[tuple[str, int], Progress] = {}
         self.problems: dict[str, str] = {}
+        self.lessons: dict[str, FabricStatus] = {}
         self.events: list[tuple[str, str]] = []
         self.serial = 0
 
@@ -101,6 +102,7 @@ class World:
             pods=tuple(self.pods.values()),
             nodes=tuple(self.nodes.values()),
             fabrics={"default": FABRIC},
+            lessons=dict(self.lessons),
             progress=dict(self.progress),
             problems=dict(self.problems),
         )

@@ -104,12 +104,12 @@ def test_sigterm_at_one_member_saves_and_stops_the_whole_gang(text: Path, tmp_pa
 
 
 def test_members_that_do_not_arrive_in_time_are_named(text: Path, tmp_path: Path) -> None:
-    plan = tiny_plan(text, dp=3, members=3, batch=6, rendezvous_timeout_seconds=15)
+    plan = tiny_plan(text, dp=3, members=3, batch=6, rendezvous_timeout_seconds=30)
     with Gang(plan, tmp_path) as gang:
         gang.start(0, 1)
         assert gang.wait() == {0: exits.RENDEZVOUS_TIMED_OUT, 1: exits.RENDEZVOUS_TIMED_OUT}
         assert gang.words(0).error == (
-            "The gang did not meet: after 15 s member 2 (node node-2) of 3 has not arrived."
+            "The gang did not meet: after 30 s member 2 (node node-2) of 3 has not arrived."
         )
         # The second one says the same, or that the first has given up by then.
         assert "member 2 (node node-2)" in (gang.words(1).error or "")

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel
 
 from kronos.api import GROUP, VERSION
-from kronos.api.fabric import FabricSpec
+from kronos.api.fabric import FabricSpec, FabricStatus
 from kronos.api.job import NAME_LIMIT, TrainingJobSpec
 from kronos.api.status import TrainingJobStatus
 
@@ -187,15 +187,20 @@ def fabric_crd() -> Schema:
     """The CustomResourceDefinition of KronosFabric."""
     root = _root(
         "Describes the levels of a cluster's network and its accelerators.",
-        {"spec": structural_schema(FabricSpec)},
+        {"spec": structural_schema(FabricSpec), "status": structural_schema(FabricStatus)},
         [],
     )
     columns = [
         _column("Levels", ".spec.levels[*].name"),
         _column("Accelerators", ".spec.accelerators[*].model"),
+        _column(
+            "Correction",
+            ".status.calibrations[*].factor",
+            description="By what predicted times are multiplied, from what jobs measured",
+        ),
         _column("Age", ".metadata.creationTimestamp", "date"),
     ]
-    return _definition("KronosFabric", "kronosfabrics", "kfab", "Cluster", root, columns, status=False)
+    return _definition("KronosFabric", "kronosfabrics", "kfab", "Cluster", root, columns, status=True)
 
 
 def documents() -> dict[str, str]:

@@ -6,9 +6,11 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from kronos.api.base import Model, list_map, rules
+from kronos.api.base import Lenient, Model, list_map, rules
 from kronos.api.catalog import ACCELERATORS, BYTES_PER_FLOP, LINKS, UNKNOWN_MATMUL_EFFICIENCY
 
+MOST_SAMPLES = 20
+"""Jobs whose measurements a fabric remembers for each accelerator."""
 NODE_LEVEL = "node"
 """Name of the level that is always there and always the narrowest: one Kubernetes node."""
 
@@ -171,9 +173,45 @@ class FabricSpec(Model):
         return (*(level.name for level in self.levels), NODE_LEVEL)
 
 
-class Fabric(Model):
-    """A KronosFabric object as people apply it."""
+class CalibrationSample(Lenient):
+    """What one job measured."""
 
-    api_version: Literal["training.kronos.dev/v1alpha1"]
-    kind: Literal["KronosFabric"]
-    spec: FabricSpec
+    uid: str
+    """UID of the job."""
+    job: str
+    """Its namespace and name."""
+    ratio: float = Field(gt=0)
+    """Measured over predicted time per step, the prediction being uncorrected."""
+    steps: int = Field(ge=1)
+    """Steps that the job had done by then."""
+    at: str = Field(json_schema_extra={"format": "date-time"})
+    """When it was taken."""
+
+
+class Calibration(Lenient):
+    """How predictions for one accelerator on this fabric compare with what jobs measured."""
+
+    resource: str
+    """The accelerator's extended resource."""
+    factor: float = Field(gt=0)
+    """By what predicted times are multiplied: the median of the samples."""
+    error_percent: float = Field(ge=0)
+    """Mean deviation of the samples from that, in percent: what is left when predictions are corrected."""
+    samples: tuple[CalibrationSample, ...] = Field(
+        min_length=1, max_length=MOST_SAMPLES, json_schema_extra=list_map("uid")
+    )
+    """One for each job, the latest last."""
+
+
+class FabricStatus(Lenient):
+    """What jobs have taught about a fabric."""
+
+    calibrations: tuple[Calibration, ...] = Field(
+        default=(), max_length=32, json_schema_extra=list_map("resource")
+    )
+    """By accelerator."""
+
+    def factor(self, resource: str) -> float:
+        """By what predicted times are multiplied for an accelerator; 1 while nothing was measured."""
+        found = next((item for item in self.calibrations if item.resource == resource), None)
+        return found.factor if found else 1.0

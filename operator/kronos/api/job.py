@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kronos.api.base import Duration, Model, list_map, rules
 from kronos.api.training import Data, ModelShape, Optimization, Reproducibility, Volume
@@ -50,6 +50,12 @@ class Accelerators(Model):
     """Fewest accelerators that the job may run on."""
     max: int = Field(ge=1, le=1_000_000)
     """Most accelerators that the job may use."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} must not exceed max {self.max}; lower min or raise max")
+        return self
 
 
 class Strategy(Model):

@@ -85,9 +85,15 @@ class Predicted(Lenient):
     """What the strategy is expected to cost."""
 
     step_seconds: float
-    """Time per step."""
+    """Time per step, corrected by what earlier jobs measured on this fabric."""
     breakdown: StepBreakdown
     """Parts of the time per step."""
+    correction: float = 1.0
+    """By what the model's own prediction was multiplied; see the calibrations in the fabric's status."""
+    tokens_per_second: float | None = None
+    """Tokens of all accelerators together."""
+    utilization: float | None = None
+    """Model FLOPs utilization (MFU): share of the accelerators' peak that goes into the model's own arithmetic."""
     memory_gib: MemoryGiB = Field(alias="memoryGiB")
     """Memory."""
 
@@ -117,6 +123,10 @@ class StrategyStatus(Lenient):
     """What it is expected to cost."""
     runner_up: str | None = None
     """The next best strategy and what it would have cost."""
+    alternatives: tuple[str, ...] = Field(default=(), max_length=8)
+    """Other splits that one would think of, each with what decided against it; `kubectl kronos plan` tells all."""
+    pays_up_to: int | None = Field(default=None, ge=1)
+    """Number of accelerators beyond which more would bring less than half of their share."""
 
 
 class PlacementStatus(Lenient):
@@ -151,6 +161,8 @@ class ProgressStatus(Lenient):
     """Tokens per second over recent steps."""
     measured_step_seconds: float | None = None
     """Time per step over recent steps."""
+    prediction_error: str | None = None
+    """By how much measured time per step exceeds the predicted one, such as `+12%`."""
     time_left: str | None = None
     """Estimated time to the last step, such as `16h40m`."""
     checkpoint_step: int | None = None

@@ -152,6 +152,12 @@ class Api:
             "PUT", _path("jobs", metadata["namespace"], metadata["name"], "status"), body=job
         )
 
+    async def replace_fabric_status(self, fabric: Json) -> Json:
+        """Store a fabric's status if the fabric is still at the resource version it holds; ApiError 409 otherwise."""
+        return await self._request(
+            "PUT", _path("fabrics", "", fabric["metadata"]["name"], "status"), body=fabric
+        )
+
     async def delete_pod(self, namespace: str, name: str, uid: str, *, force: bool) -> Json:
         """Delete exactly the pod of that UID, at once when forced; ApiError 404 or 409 when it isn't there."""
         body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}

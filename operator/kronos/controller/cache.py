@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from kronos.api.fabric import FabricSpec
+from kronos.api.fabric import FabricSpec, FabricStatus
 from kronos.api.plan import Progress
 from kronos.controller.views import job_view, node_view, pod_view
 from kronos.lifecycle import JobView, PodView, PodWarning, Snapshot
@@ -91,8 +91,8 @@ def _version(raw: Json) -> int:
     return int(raw["metadata"]["resourceVersion"])
 
 
-def _fabric(raw: Json) -> FabricSpec:
-    return FabricSpec.model_validate(raw["spec"])
+def _fabric(raw: Json) -> tuple[FabricSpec, FabricStatus]:
+    return FabricSpec.model_validate(raw["spec"]), FabricStatus.model_validate(raw.get("status") or {})
 
 
 class Cache:
@@ -102,7 +102,7 @@ class Cache:
         self.jobs: Store[JobView] = Store(job_view)
         self.pods: Store[PodView] = Store(pod_view)
         self.nodes: Store[Node] = Store(node_view)
-        self.fabrics: Store[FabricSpec] = Store(_fabric)
+        self.fabrics: Store[tuple[FabricSpec, FabricStatus]] = Store(_fabric)
         self.progress: dict[tuple[str, int], Progress] = {}
         self.problems: dict[str, str] = {}
         self.warnings: dict[str, PodWarning] = {}
@@ -120,7 +120,8 @@ class Cache:
             jobs=jobs,
             pods=tuple(self.pods.views.values()),
             nodes=tuple(self.nodes.views.values()),
-            fabrics={name: fabric for (_, name), fabric in self.fabrics.views.items()},
+            fabrics={name: spec for (_, name), (spec, _) in self.fabrics.views.items()},
+            lessons={name: status for (_, name), (_, status) in self.fabrics.views.items()},
             progress=dict(self.progress),
             problems=dict(self.problems),
             warnings=dict(self.warnings),

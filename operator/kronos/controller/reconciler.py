@@ -13,10 +13,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kronos.api import API_VERSION
+from kronos.api.fabric import FabricStatus
 from kronos.api.status import TrainingJobStatus
 from kronos.controller.api import Api, ApiError
 from kronos.controller.cache import Cache
-from kronos.lifecycle import Create, Decision, Delete, Event, JobView, decide, run_admission
+from kronos.lifecycle import (
+    Create,
+    Decision,
+    Delete,
+    Event,
+    JobView,
+    decide,
+    lessons_learnt,
+    run_admission,
+)
 
 Json = Mapping[str, Any]
 
@@ -76,10 +86,24 @@ class Reconciler:
         retries = await asyncio.gather(
             *(self._apply(job, stored[job.key], decision) for job, decision in decided)
         )
+        await self._remember(lessons_learnt(snapshot))
         self.last_round = snapshot.now
         wakes = [decision.look_again for _, decision in decided if decision.look_again is not None]
         wakes += [self._clock() + _RETRY for retry in retries if retry]
         return min(wakes, default=None)
+
+    async def _remember(self, lessons: Mapping[str, FabricStatus]) -> None:
+        """Store what jobs have measured; a refusal costs nothing but the lesson, which the next round offers again."""
+        for name, status in lessons.items():
+            stored = self._cache.fabrics.raw.get(("", name))
+            if stored is None:
+                continue
+            body = {key: stored[key] for key in ("apiVersion", "kind", "metadata", "spec")}
+            try:
+                answer = await self._api.replace_fabric_status({**body, "status": status.wire()})
+                self._cache.fabrics.put(answer)
+            except (ApiError, OSError) as error:
+                logger.warning("the lessons about fabric %s could not be stored: %s", name, error)
 
     async def _apply(self, job: JobView, stored: Json, decision: Decision) -> bool:
         """Write the status, then act; True when something was refused and must be tried again."""

@@ -2,9 +2,10 @@
 
 Pure: no I/O, no clock (the time is part of the snapshot), no memory between calls. `snapshot` says what is observed,
 `queueing` runs admission over the jobs that wait, `decide` turns one job's state into a `Decision`, `objects` renders
-what the decision creates.
+what the decision creates, and `calibration` folds what jobs measured into their fabric's status.
 """
 
+from kronos.lifecycle.calibration import lessons_learnt
 from kronos.lifecycle.decide import decide
 from kronos.lifecycle.decision import Create, Decision, Delete, Event
 from kronos.lifecycle.queueing import Outcome, Reservation, Wait, run_admission
@@ -23,5 +24,6 @@ __all__ = [
     "Snapshot",
     "Wait",
     "decide",
+    "lessons_learnt",
     "run_admission",
 ]

@@ -259,7 +259,8 @@ def _progress(gang: Gang) -> ProgressStatus | None:
     latest = spoken or gang.snapshot.progress.get((gang.job.uid, gang.job.status.attempt))
     if latest is None:
         return gang.job.status.progress
-    return progress_status(latest, gang.spec.optimization.steps, gang.job.status.attempt)
+    status = gang.job.status
+    return progress_status(latest, gang.spec.optimization.steps, status.attempt, status.strategy)
 
 
 # --- a job that holds none --------------------------------------------------------------------------------------

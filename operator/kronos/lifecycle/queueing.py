@@ -14,7 +14,7 @@ from kronos.lifecycle.gang import parse_time
 from kronos.lifecycle.objects import per_rank_amounts
 from kronos.lifecycle.snapshot import JobKey, JobView, PodView, Snapshot
 from kronos.placement import GangRequest, Node, Placement, Topology, reaches
-from kronos.strategy import Candidate, Search, StepTime, search, time_in_place
+from kronos.strategy import Alternative, Candidate, Search, StepTime, alternatives, search, time_in_place
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,10 @@ class Reservation:
     search: Search
     placement: Placement
     time: StepTime
-    """Predicted in this place."""
+    """Predicted in this place, uncorrected."""
+    correction: float
+    """By what jobs' measurements say that predicted times must be multiplied."""
+    alternatives: tuple[Alternative, ...]
     runner_up: str | None
     memory_limit_gib: float
 
@@ -133,13 +136,18 @@ def _reservation(
     snapshot: Snapshot, job: JobView, found: Search, costing: _Costing, answer: Admitted[Candidate]
 ) -> Reservation:
     assert job.spec is not None
-    accelerator = snapshot.fabrics[job.spec.placement.fabric].accelerator(job.spec.accelerators.resource)
+    name, resource = job.spec.placement.fabric, job.spec.accelerators.resource
+    fabric = snapshot.fabrics[name]
+    accelerator = fabric.accelerator(resource)
+    correction = snapshot.lessons[name].factor(resource) if name in snapshot.lessons else 1.0
     assert accelerator is not None, "the search refuses resources that the fabric doesn't describe"
     return Reservation(
         candidate=answer.candidate,
         search=found,
         placement=answer.placement,
         time=costing.time(answer.candidate, answer.placement),
+        correction=correction,
+        alternatives=alternatives(job.spec, fabric, answer.candidate, costing.slots),
         runner_up=answer.runner_up,
         memory_limit_gib=accelerator.memory,
     )

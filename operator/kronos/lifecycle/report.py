@@ -5,12 +5,18 @@ from __future__ import annotations
 from kronos.api.plan import Progress
 from kronos.api.status import MemoryGiB, Predicted, ProgressStatus, StepBreakdown, StrategyStatus
 from kronos.lifecycle.queueing import Reservation
+from kronos.strategy import scaling, stops_paying
 
 _GIB = 2**30
 
 
-def progress_status(progress: Progress, steps: int, attempt: int) -> ProgressStatus:
-    """A report of the trainer as status, with the time that is left at its recent pace."""
+def progress_status(
+    progress: Progress, steps: int, attempt: int, strategy: StrategyStatus | None
+) -> ProgressStatus:
+    """A report of the trainer as status, with the time that is left at its recent pace, and how wrong the prediction was."""
+    error = None
+    if progress.step_seconds is not None and strategy is not None and strategy.predicted.step_seconds > 0:
+        error = f"{progress.step_seconds / strategy.predicted.step_seconds - 1:+.0%}"
     left = (steps - progress.step) * progress.step_seconds if progress.step_seconds is not None else None
     return ProgressStatus(
         attempt=attempt,
@@ -19,6 +25,7 @@ def progress_status(progress: Progress, steps: int, attempt: int) -> ProgressSta
         loss=progress.loss,
         tokens_per_second=progress.tokens_per_second,
         measured_step_seconds=progress.step_seconds,
+        prediction_error=error,
         time_left=_duration(left) if left is not None else None,
         checkpoint_step=progress.checkpoint_step,
         digest=progress.digest,
@@ -37,7 +44,7 @@ def strategy_status(reservation: Reservation) -> StrategyStatus:
     """The chosen strategy as status."""
     candidate = reservation.candidate
     assert reservation.search.bottleneck is not None, "a search with candidates knows what limits the job"
-    memory, time = candidate.memory, reservation.time
+    memory, time, factor = candidate.memory, reservation.time, reservation.correction
     return StrategyStatus(
         summary=candidate.degrees.summary,
         bottleneck=reservation.search.bottleneck,
@@ -49,16 +56,19 @@ def strategy_status(reservation: Reservation) -> StrategyStatus:
         activation_checkpointing=candidate.activation_checkpointing,
         stage_layers=candidate.stage_layers,
         predicted=Predicted(
-            step_seconds=_figures(time.total),
+            step_seconds=_figures(factor * time.total),
+            correction=factor,
+            tokens_per_second=_figures(candidate.tokens / (factor * time.total)),
+            utilization=_figures(candidate.utilization * candidate.time.total / (factor * time.total)),
             breakdown=StepBreakdown(
-                compute=_figures(time.compute),
-                tensor_parallel=_figures(time.tensor_parallel),
-                context_parallel=_figures(time.context_parallel),
-                expert_parallel=_figures(time.expert_parallel),
-                data_parallel=_figures(time.data_parallel),
-                pipeline=_figures(time.pipeline),
-                pipeline_bubble=_figures(time.pipeline_bubble),
-                optimizer=_figures(time.optimizer),
+                compute=_figures(factor * time.compute),
+                tensor_parallel=_figures(factor * time.tensor_parallel),
+                context_parallel=_figures(factor * time.context_parallel),
+                expert_parallel=_figures(factor * time.expert_parallel),
+                data_parallel=_figures(factor * time.data_parallel),
+                pipeline=_figures(factor * time.pipeline),
+                pipeline_bubble=_figures(factor * time.pipeline_bubble),
+                optimizer=_figures(factor * time.optimizer),
             ),
             memoryGiB=MemoryGiB(
                 weights=_figures(memory.weights / _GIB),
@@ -74,6 +84,10 @@ def strategy_status(reservation: Reservation) -> StrategyStatus:
             ),
         ),
         runner_up=reservation.runner_up,
+        alternatives=tuple(
+            f"{other.degrees.summary}: {other.reason}" for other in reservation.alternatives[:5]
+        ),
+        pays_up_to=stops_paying(scaling(reservation.search.candidates)),
     )
 
 

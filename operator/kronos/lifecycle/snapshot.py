@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
-from kronos.api.fabric import FabricSpec
+from kronos.api.fabric import FabricSpec, FabricStatus
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import LastWords, Progress
 from kronos.api.status import TrainingJobStatus
@@ -96,6 +96,8 @@ class Snapshot:
     pods: tuple[PodView, ...]
     nodes: tuple[Node, ...]
     fabrics: Mapping[str, FabricSpec]
+    lessons: Mapping[str, FabricStatus] = field(default_factory=dict)
+    """By fabric: what jobs have measured on it."""
     progress: Mapping[tuple[str, int], Progress] = field(default_factory=dict)
     """Last progress that a gang reported, by job UID and attempt."""
     problems: Mapping[str, str] = field(default_factory=dict)

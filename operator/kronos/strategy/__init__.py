@@ -4,6 +4,7 @@ Pure: the answer follows from the job and the fabric alone. `search` is the way 
 """
 
 from kronos.strategy.abilities import EVERYTHING, TRAINER, Abilities
+from kronos.strategy.alternatives import Alternative, alternatives, scaling, stops_paying
 from kronos.strategy.candidate import Candidate, Objective
 from kronos.strategy.communication import AxisTraffic
 from kronos.strategy.degrees import Rejection
@@ -17,6 +18,7 @@ __all__ = [
     "EVERYTHING",
     "TRAINER",
     "Abilities",
+    "Alternative",
     "AxisTraffic",
     "Bottleneck",
     "Candidate",
@@ -25,7 +27,10 @@ __all__ = [
     "Rejection",
     "Search",
     "StepTime",
+    "alternatives",
     "parameter_count",
+    "scaling",
     "search",
+    "stops_paying",
     "time_in_place",
 ]

@@ -119,6 +119,10 @@ def _slower(chosen: Candidate, other: Candidate, network: Network) -> str:
         return f"tp{other.degrees.tensor_parallel} crosses {level}: {change:+.0%} step time"
     if grown == "compute" and other.checkpointing != chosen.checkpointing == "None":
         what = "since it must recompute activations to fit"
+    elif grown == "compute" and other.degrees.tensor_parallel > chosen.degrees.tensor_parallel:
+        what = "since its matrix products are thinner"
+    elif grown == "compute" and other.degrees.pipeline_parallel > chosen.degrees.pipeline_parallel:
+        what = "since its slowest stage has more than its share"
     if change < 0:
         return f"{change:+.1%} step time, but {_dearer(chosen, other)}"
     if change < 0.01:

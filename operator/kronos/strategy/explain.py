@@ -107,4 +107,5 @@ def _remedy(spec: TrainingJobSpec, layout: Layout, needed: MemoryBreakdown) -> s
 
 
 def _gib(size: int) -> str:
-    return f"{size / GIB:.1f} GiB"
+    # A miss by less than a tenth is still a miss.
+    return f"{size / GIB:.1f} GiB" if size == 0 or size >= GIB // 20 else f"{size / GIB:.2g} GiB"
