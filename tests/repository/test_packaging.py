@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from kronos.api.crd import documents
+from kronos.api.catalog import ACCELERATORS, LINKS
 from kronos.api.fabric import FabricSpec
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import PROGRESS_PORT
@@ -110,6 +111,23 @@ def test_the_examples_are_valid():
     ]
     assert kinds.count("KronosTrainingJob") >= 2
     assert kinds.count("KronosFabric") == 1
+
+
+def test_the_example_fabrics_are_valid():
+    files = sorted((ROOT / "manifests" / "examples" / "fabrics").glob("*.yaml"))
+    assert files
+    for file in files:
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+        assert document["kind"] == "KronosFabric"
+        FabricSpec.model_validate(document["spec"])
+
+
+def test_the_page_about_fabrics_shows_the_catalog():
+    page = (ROOT / "docs" / "fabric.md").read_text(encoding="utf-8")
+    for name, link in LINKS.items():
+        assert f"| `{name}` | {link.gigabytes_per_second:g} | {link.latency_microseconds:g} µs |" in page
+    for name, known in ACCELERATORS.items():
+        assert f"| `{name}` | {known.memory_gib:g} GiB | {known.fp32_tflops:g} TFLOP/s |" in page
 
 
 def test_each_example_job_asks_for_more_than_half_of_the_demos_slots():
