@@ -17,7 +17,7 @@ from kronos.local.install import CLUSTER, CRDS, FABRIC, NAMESPACED, ROOT
 from support.cluster import Kube
 from support.health import free_port, wait_until
 from support.isolation import require_namespaces
-from support.permissions import EVERY_ACCOUNT, JOBS, NEVER, OPERATOR, READING, Table, allowed, can, may
+from support.permissions import EVERY_ACCOUNT, EVERYWHERE, JOBS, NEVER, OPERATOR, Table, allowed, can, may
 from support.worlds import World, job
 
 pytestmark = pytest.mark.cluster
@@ -26,10 +26,10 @@ EXAMPLES = FABRIC.parent
 JOB = "kronostrainingjobs.training.kronos.dev"
 
 GRANTED: dict[Path, dict[str, Table]] = {
-    CLUSTER: dict.fromkeys(("forge", "other", "kube-system"), EVERY_ACCOUNT | READING | JOBS),
+    CLUSTER: dict.fromkeys(("forge", "other", "kube-system"), EVERY_ACCOUNT | EVERYWHERE | JOBS),
     NAMESPACED: {
-        "forge": EVERY_ACCOUNT | READING | JOBS,
-        **dict.fromkeys(("other", "kube-system", "kronos-system"), EVERY_ACCOUNT | READING),
+        "forge": EVERY_ACCOUNT | EVERYWHERE | JOBS,
+        **dict.fromkeys(("other", "kube-system", "kronos-system"), EVERY_ACCOUNT | EVERYWHERE),
     },
 }
 """By overlay and namespace: everything that the operator may do there."""

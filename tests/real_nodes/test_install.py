@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kronos.local.kubelets.cluster import KubeletCluster
-from support.permissions import EVERY_ACCOUNT, JOBS, NEVER, OPERATOR, READING, allowed, may
+from support.permissions import EVERY_ACCOUNT, EVERYWHERE, JOBS, NEVER, OPERATOR, allowed, may
 from support.real_nodes import RealForge
 
 pytestmark = [pytest.mark.timeout(240, func_only=True)]
@@ -28,7 +28,7 @@ def test_the_operators_pod_runs_with_its_own_account_under_the_restricted_level(
 def test_the_operators_account_may_do_what_the_table_says_and_nothing_more(
     installed: KubeletCluster, namespace: str
 ):
-    assert may(installed, OPERATOR, namespace) == EVERY_ACCOUNT | READING | JOBS
+    assert may(installed, OPERATOR, namespace) == EVERY_ACCOUNT | EVERYWHERE | JOBS
     assert allowed(installed, OPERATOR, [(verb, resource, namespace) for verb, resource in NEVER]) == []
 
 

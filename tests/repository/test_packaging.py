@@ -10,8 +10,8 @@ import tomllib
 import pytest
 import yaml
 
-from kronos.api.crd import documents
 from kronos.api.catalog import ACCELERATORS, LINKS
+from kronos.api.crd import documents
 from kronos.api.fabric import FabricSpec
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import PROGRESS_PORT
@@ -154,7 +154,9 @@ def rules() -> list[dict]:
     """All that the operator may do."""
     objects = base()
     return [
-        rule for name in ("kronos-reader", "kronos-jobs") for rule in objects["ClusterRole", name]["rules"]
+        rule
+        for name in ("kronos-reader", "kronos-lessons", "kronos-jobs")
+        for rule in objects["ClusterRole", name]["rules"]
     ]
 
 
@@ -167,6 +169,7 @@ def test_the_operators_roles_name_what_the_controller_uses():
     for created in _KIND_OF.values():
         assert (created, "create") in allowed
     assert (f"{plural_of('jobs')}/status", "update") in allowed
+    assert (f"{plural_of('fabrics')}/status", "update") in allowed
     assert ("pods", "delete") in allowed
 
 

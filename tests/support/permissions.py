@@ -42,7 +42,7 @@ EVERY_ACCOUNT: Table = {
     },
 }
 """What Kubernetes grants to every service account there is."""
-READING: Table = {
+EVERYWHERE: Table = {
     "customresourcedefinitions.apiextensions.k8s.io": {"list", "watch"},
     "kronosfabrics.training.kronos.dev": {"list", "watch"},
     "kronosfabrics.training.kronos.dev/status": {"update"},
@@ -54,7 +54,7 @@ JOBS: Table = {
     "events": {"create", "list"},
     "kronostrainingjobs.training.kronos.dev": {"list", "watch"},
     "kronostrainingjobs.training.kronos.dev/status": {"update"},
-    "pods": {"get", "create", "delete", *READING["pods"]},
+    "pods": {"get", "create", "delete", *EVERYWHERE["pods"]},
     "services": {"get", "create"},
 }
 NEVER = [
