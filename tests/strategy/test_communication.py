@@ -18,6 +18,33 @@ def test_a_group_in_a_node_pays_a_ring():
     assert route.all_reduce(8e9) == pytest.approx(2 * route.gather(8e9))
 
 
+def test_small_sums_of_many_ranks_go_through_trees():
+    route = NETWORK.route(1, 128)
+    depth = 3 * 2e-6 + 2 * 5e-6 + 2 * 10e-6
+    per_byte = 1 / 400e9 + 1 / 8 / 50e9 + 1 / 32 / 10e9
+    assert route.all_reduce(1000) == pytest.approx(2 * (depth + 1000 * per_byte))
+    assert route.all_reduce(1000) < 2 * route.gather(1000)
+    assert route.all_reduce(8e9) == pytest.approx(2 * route.gather(8e9)), "large ones go round rings"
+
+
+def test_an_exchange_sends_each_rank_its_part():
+    route = NETWORK.route(1, 16)
+    inside, beyond = 7 / 16 * 8e9 / 400e9, 8 / 16 * 8e9 / 50e9
+    assert route.exchange(8e9) == pytest.approx(7 * 2e-6 + 5e-6 + inside + beyond)
+
+
+@pytest.mark.parametrize(
+    ("inner", "degree", "level"),
+    [
+        pytest.param(1, 8, None, id="a node holds it"),
+        pytest.param(1, 16, "node", id="two nodes of a leaf"),
+        pytest.param(8, 8, "leaf", id="neighbours in different nodes, over two leaves"),
+    ],
+)
+def test_the_widest_level_that_a_group_crosses(inner, degree, level):
+    assert NETWORK.crossed(inner, degree) == level
+
+
 def test_a_wide_group_sends_little_over_the_wide_level():
     route = NETWORK.route(1, 32)
     inside, between = 7 * 2e-6 + 7e9 / 400e9, 3 * 5e-6 + (1e9 * 3 / 4) / 50e9

@@ -74,6 +74,7 @@ def job(
     high: int = 8,
     precision: str = "bf16",
     resource: str = GPU,
+    reproducibility: dict[str, Any] | None = None,
     **strategy: Any,
 ) -> TrainingJobSpec:
     """A job for `low` to `high` accelerators; `strategy` holds fields of that section."""
@@ -84,6 +85,7 @@ def job(
             "optimization": {"global_batch_size": batch, "steps": 10, "precision": precision},
             "accelerators": {"resource": resource, "min": low, "max": high},
             "strategy": strategy,
+            "reproducibility": reproducibility or {},
         }
     )
 

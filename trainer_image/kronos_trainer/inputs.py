@@ -82,6 +82,7 @@ def check_supported(plan: Plan) -> None:
         ("model.biases", model.biases, (False,)),
         ("model.experts.count", model.experts.count if model.experts else 0, (0,)),
         ("optimization.optimizer", plan.optimization.optimizer, ("AdamW",)),
+        ("reproducibility.mode", plan.reproducibility.mode, ("Off", "Deterministic")),
         ("schedule", plan.schedule, ("None", "GPipe", "1F1B")),
         ("contextParallel", degrees.context_parallel, (1,)),
         ("expertParallel", degrees.expert_parallel, (1,)),

@@ -238,6 +238,11 @@ class TrainingJobSpec(Model):
                 "dataParallel x shardedDataParallel must divide optimization.globalBatchSize; change one of them",
             ),
             (
+                "!has(self.reproducibility.canonical) || "
+                "self.optimization.globalBatchSize % self.reproducibility.canonical.leafSequences == 0",
+                "reproducibility.canonical.leafSequences must divide optimization.globalBatchSize; change one of them",
+            ),
+            (
                 "self.data.format != 'text' || self.model.vocabularySize >= 256",
                 "text is read as bytes, so model.vocabularySize must be at least 256",
             ),

@@ -247,10 +247,43 @@ class Optimization(Model):
         return self
 
 
+class Canonical(Model):
+    """The structure of a certified run's arithmetic, which every layout keeps: it is the job's, never the layout's."""
+
+    tensor_lanes: int = Field(default=1, ge=1, le=1024)
+    """Lanes in which products with split weights are summed; a tensor degree must divide them."""
+    leaf_sequences: int = Field(default=1, ge=1, le=1_000_000)
+    """Sequences in a leaf, the smallest part of a batch that is ever computed at once; must divide the global batch."""
+
+
 class Reproducibility(Model):
     """How far a run can be repeated bit for bit."""
 
-    mode: Literal["Off", "Deterministic"] = "Off"
-    """`Deterministic`: seeds, algorithms and reduction order are fixed, so the same layout gives the same bits."""
+    model_config = {
+        "json_schema_extra": rules(
+            (
+                "!has(self.canonical) || self.mode == 'Certified'",
+                "canonical belongs to mode Certified; use that mode or drop canonical",
+            ),
+        )
+    }
+
+    mode: Literal["Off", "Deterministic", "Certified"] = "Off"
+    """`Deterministic`: seeds, algorithms and reduction order are fixed, so the same layout gives the same bits. `Certified`:
+    every layout that keeps the canonical structure gives the same bits.
+    """
     seed: int = Field(default=0, ge=0, le=2**53 - 1)
     """Seed of the initial weights and of the data order."""
+    canonical: Canonical | None = None
+    """The structure of a certified run. Default: one lane, leaves of one sequence."""
+
+    @property
+    def structure(self) -> Canonical | None:
+        """The canonical structure of a certified run; None for any other."""
+        return (self.canonical or Canonical()) if self.mode == "Certified" else None
+
+    @model_validator(mode="after")
+    def _canonical_is_certified(self) -> Self:
+        if self.canonical is not None and self.mode != "Certified":
+            raise ValueError("canonical belongs to mode Certified; use that mode or drop canonical")
+        return self

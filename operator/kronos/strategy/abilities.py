@@ -24,6 +24,8 @@ class Abilities:
     """Tensor ranks split norms and residuals, too."""
     context_parallel: bool
     expert_parallel: bool
+    certified: bool
+    """Arithmetic that keeps a canonical structure on every layout."""
 
     def lacks(self, spec: TrainingJobSpec) -> str | None:
         """One sentence about something in a job that the trainer can't do, if there is something."""
@@ -47,6 +49,11 @@ class Abilities:
                 f"this version's trainer has no optimizer {spec.optimization.optimizer}; change "
                 f"optimization.optimizer to {known_ones}"
             )
+        if spec.reproducibility.mode == "Certified" and not self.certified:
+            return (
+                "this version's trainer can't run reproducibility.mode Certified; use Deterministic, which gives the same bits "
+                "on the same layout"
+            )
         for field, degree, able in (
             ("contextParallel", spec.strategy.context_parallel, self.context_parallel),
             ("expertParallel", spec.strategy.expert_parallel, self.expert_parallel),
@@ -64,6 +71,7 @@ TRAINER = Abilities(
     sequence_parallel=False,
     context_parallel=False,
     expert_parallel=False,
+    certified=False,
 )
 """What `kronos_trainer` can do today."""
 
@@ -75,5 +83,6 @@ EVERYTHING = Abilities(
     sequence_parallel=True,
     context_parallel=True,
     expert_parallel=True,
+    certified=True,
 )
 """All that the planner can weigh, for plans that another trainer carries out."""

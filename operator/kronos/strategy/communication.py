@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil, log2
 from typing import Self
 
 from kronos.api.fabric import NODE_LEVEL, FabricSpec, Link
@@ -33,6 +34,10 @@ class Route:
     """Of an all-gather, per byte of its result."""
     exchange_seconds_per_byte: float
     """Of an all-to-all, per byte that each rank has."""
+    tree_startup: float
+    """Latencies from the leaves of a tree to its root."""
+    tree_seconds_per_byte: float
+    """Of a tree, per byte that is summed, in one direction."""
     hop: Wire
     """The wire between the neighbours that are farthest apart."""
 
@@ -41,8 +46,12 @@ class Route:
         return self.startup + size * self.seconds_per_byte
 
     def all_reduce(self, size: float) -> float:
-        """Seconds to sum `size` bytes over the group: a reduce-scatter, then an all-gather."""
-        return 2 * self.gather(size)
+        """Seconds to sum `size` bytes over the group: by rings or by trees, whichever is faster.
+
+        Rings do a reduce-scatter, then an all-gather. Trees pass everything up and down in pieces: every level costs as many
+        latencies as the tree is deep, and all bytes (Sanders, Speck and Träff 2009, two-tree algorithm, as NCCL has it).
+        """
+        return 2 * min(self.gather(size), self.tree_startup + size * self.tree_seconds_per_byte)
 
     def exchange(self, size: float) -> float:
         """Seconds of an all-to-all in which each rank has `size` bytes, an equal part for each other rank.
@@ -108,7 +117,7 @@ class Network:
 
     def route_over(self, degree: int, reaches: Sequence[int]) -> Route:
         """What a group of `degree` ranks pays of which `reaches` are inside one domain, for each level from the narrowest."""
-        startup = per_byte = exchange = 0.0
+        startup = per_byte = exchange = tree_startup = tree_per_byte = 0.0
         hop = self.domains[0][1]
         joined = 1
         for position, ((_, wire), inside) in enumerate(zip(self.domains, reaches, strict=True)):
@@ -117,11 +126,13 @@ class Network:
             if reach > joined:
                 startup += (reach / joined - 1) * wire.latency
                 per_byte += (1 / joined - 1 / reach) * wire.seconds_per_byte
+                tree_startup += ceil(log2(reach / joined)) * wire.latency
+                tree_per_byte += wire.seconds_per_byte / joined
                 # Of all other ranks' parts, those beyond what is joined so far.
                 exchange += (reach - joined) / degree * wire.seconds_per_byte
                 hop = wire
                 joined = reach
-        return Route(startup, per_byte, exchange, hop)
+        return Route(startup, per_byte, exchange, tree_startup, tree_per_byte, hop)
 
     def crossed(self, inner: int, degree: int) -> str | None:
         """The widest level of which a group needs several domains; None when a node holds it."""

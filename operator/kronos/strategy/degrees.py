@@ -135,11 +135,23 @@ def families(spec: TrainingJobSpec, abilities: Abilities, rejections: Rejections
     pins = Pins.of(spec)
     low, high = spec.accelerators.min, spec.accelerators.max
     # Without the trainer's ability, one that isn't pinned isn't a choice.
+    structure = spec.reproducibility.structure
+    contexts = abilities.context_parallel and structure is None
+    experts = abilities.expert_parallel and spec.model.experts and structure is None
     pins = replace(
         pins,
-        context=pins.context if abilities.context_parallel else 1,
-        expert=pins.expert if abilities.expert_parallel and spec.model.experts else pins.expert or 1,
+        context=pins.context if contexts else pins.context or 1,
+        expert=pins.expert if experts else pins.expert or 1,
     )
+    if structure is not None and max(pins.context or 1, pins.expert or 1) > 1:
+        # Ring attention and dealing tokens out to experts add in orders that follow the layout.
+        rejections.add(
+            "NotCertifiable",
+            lambda: (
+                "contextParallel and expertParallel can't keep a certified run's bits; drop them from strategy"
+            ),
+        )
+        return
     if not (low <= pins.product <= high if pins.all_given else _multiples(pins.product, low, high)):
         rejections.add("WorldSizeOutOfRange", partial(_world_size_message, pins, low, high))
         return
@@ -238,7 +250,10 @@ def _sharded(pins: Pins, batch_ranks: int) -> tuple[int, ...]:
 
 
 def _tensor_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Rejections) -> bool:
-    shape = spec.model
+    shape, structure = spec.model, spec.reproducibility.structure
+    if structure is not None and structure.tensor_lanes % degree:
+        rejections.add("LanesNotDivisible", partial(_lanes_not_divided, structure.tensor_lanes, degree))
+        return False
     if shape.custom is not None:
         if degree > 1 and spec.strategy.tensor_parallel:
             rejections.add(
@@ -256,6 +271,14 @@ def _tensor_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Reject
             rejections.add(code, partial(_not_divided, spec, degree, field, size))
             return False
     return True
+
+
+def _lanes_not_divided(lanes: int, degree: int) -> str:
+    allowed = _one_of(divisors(lanes))
+    return (
+        f"tensorParallel {degree} does not divide reproducibility.canonical.tensorLanes {lanes}; use {allowed}, or change "
+        "tensorLanes before the first certified run"
+    )
 
 
 def _not_divided(spec: TrainingJobSpec, degree: int, field: str, size: int) -> str:
@@ -282,21 +305,39 @@ def _pipeline_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Reje
 
 def _batch_ranks_that_fit(spec: TrainingJobSpec, options: range, rejections: Rejections) -> list[int]:
     # Goes through the batch's divisors, which are few, rather than through the options, of which a large job has many.
-    batch = spec.optimization.global_batch_size
+    structure = spec.reproducibility.structure
+    leaf = structure.leaf_sequences if structure else 1
+    batch, rest = divmod(spec.optimization.global_batch_size, leaf)
+    if rest:
+        whole = spec.optimization.global_batch_size
+        rejections.add(BATCH_CODE, partial(_leaf_not_divided, leaf, whole), len(options))
+        return []
+    # In leaves: a batch rank's share is so many whole ones.
     fitting = [divisor for divisor in divisors(batch) if divisor in options]
     if len(fitting) < len(options):
         first = next(number for number in options if batch % number)
-        rejections.add(BATCH_CODE, partial(_batch_not_divided, batch, first), len(options) - len(fitting))
+        rejections.add(
+            BATCH_CODE, partial(_batch_not_divided, batch, first, leaf), len(options) - len(fitting)
+        )
     return fitting
 
 
-def _batch_not_divided(batch: int, batch_ranks: int) -> str:
-    usable = divisors(batch)
+def _leaf_not_divided(leaf: int, batch: int) -> str:
+    above = -(-batch // leaf) * leaf
+    return (
+        f"reproducibility.canonical.leafSequences {leaf} does not divide optimization.globalBatchSize {batch}; set "
+        f"globalBatchSize to {above}"
+    )
+
+
+def _batch_not_divided(leaves: int, batch_ranks: int, leaf: int) -> str:
+    usable = divisors(leaves)
     below = max(divisor for divisor in usable if divisor < batch_ranks)
     near = (below, *(divisor for divisor in usable if divisor > batch_ranks))[:2]
-    above = -(-batch // batch_ranks) * batch_ranks
+    above = -(-leaves // batch_ranks) * batch_ranks * leaf
+    of = f" in leaves of {leaf}" if leaf > 1 else ""
     return (
-        f"dataParallel x shardedDataParallel {batch_ranks} does not divide optimization.globalBatchSize {batch}; "
+        f"dataParallel x shardedDataParallel {batch_ranks} does not divide optimization.globalBatchSize {leaves * leaf}{of}; "
         f"use {_one_of(near)}, or set globalBatchSize to {above}"
     )
 

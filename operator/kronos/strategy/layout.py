@@ -86,10 +86,13 @@ class Workload:
     """Share of the peak that large matrix products reach."""
     optimizer: Optimizer = "AdamW"
     recipe: Recipe = KRONOS
+    leaf_sequences: int = 1
+    """Every microbatch has a multiple of so many sequences: the leaves of a certified run."""
 
     @classmethod
     def of(cls, spec: TrainingJobSpec, accelerator: Accelerator) -> Self:
         """Take what matters from a job and from the accelerator that it asks for."""
+        structure = spec.reproducibility.structure
         return cls.on(
             accelerator,
             shape=spec.model,
@@ -97,6 +100,7 @@ class Workload:
             precision=spec.optimization.precision,
             optimizer=spec.optimization.optimizer,
             recipe=KRONOS,
+            leaf_sequences=structure.leaf_sequences if structure else 1,
         )
 
     @classmethod
@@ -109,6 +113,7 @@ class Workload:
         precision: Literal["fp32", "bf16"],
         optimizer: Optimizer,
         recipe: Recipe,
+        leaf_sequences: int = 1,
     ) -> Self:
         """A model trained by a system on a kind of accelerator."""
         return cls(
@@ -121,6 +126,7 @@ class Workload:
             matmul_efficiency=accelerator.matmul_share,
             optimizer=optimizer,
             recipe=recipe,
+            leaf_sequences=leaf_sequences,
         )
 
     @property

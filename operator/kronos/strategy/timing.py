@@ -312,8 +312,7 @@ class StepModel:
             startup = messages * (route.startup + FSDP_KERNELS * LAUNCH_SECONDS)
             seconds += startup + stage.reduced_bytes * route.seconds_per_byte
         if degrees.data_parallel > 1:
-            route = routes.data
-            seconds += 2 * (messages * route.startup + stage.replicated_bytes * route.seconds_per_byte)
+            seconds += messages * routes.data.all_reduce(stage.replicated_bytes / messages)
         return seconds
 
     def _traffic(self, microbatches: int, recompute: bool) -> AxisTraffic:

@@ -193,7 +193,8 @@ class Weighing:
         fit: set[tuple[int, Schedule, int]] = set()
         available = self._workload.memory_bytes
         per_rank = self._workload.global_batch_size // degrees.batch_ranks
-        sizes = divisors(per_rank)
+        leaf = self._workload.leaf_sequences
+        sizes = tuple(leaf * leaves for leaves in divisors(per_rank // leaf))
         # The first schedule needs the least memory, unless stages of others have fewer layers, since parts must be equal.
         comparable = stage_layers[0] * len(stage_layers) <= self._workload.shape.layers
         if degrees.pipeline_parallel == 1 and self._objective != "Memory":
