@@ -119,6 +119,33 @@ BAD_JOBS: dict[str, tuple[Json, str]] = {
         {"spec.model.keyValueHeads": 5},
         "attentionHeads must be a multiple of keyValueHeads; change one of them",
     ),
+    "patches of no forecaster": (
+        {"spec.model.patches": {"length": 4, "channels": 2, "horizon": 4}},
+        "patches belong to architecture forecaster, which needs them",
+    ),
+    "a forecaster without patches": (
+        {"spec.model.architecture": "forecaster"},
+        "patches belong to architecture forecaster, which needs them",
+    ),
+    "a custom model that says nothing": (
+        {"spec.model.architecture": "custom"},
+        "custom belongs to architecture custom, which needs it",
+    ),
+    "more active experts than there are": (
+        {"spec.model.experts": {"count": 2, "active": 3}},
+        "active must not exceed count; lower active or raise count",
+    ),
+    "a canonical structure of a run that isn't certified": (
+        {"spec.reproducibility": {"mode": "Deterministic", "canonical": {"tensorLanes": 2}}},
+        "canonical belongs to mode Certified",
+    ),
+    "leaves that don't divide the batch": (
+        {
+            "spec.reproducibility": {"mode": "Certified", "canonical": {"leafSequences": 7}},
+            "spec.optimization.globalBatchSize": 16,
+        },
+        "leafSequences must divide optimization.globalBatchSize; change one of them",
+    ),
     "text with too small a vocabulary": (
         {"spec.model.vocabularySize": 128},
         "text is read as bytes, so model.vocabularySize must be at least 256",
@@ -231,6 +258,18 @@ BAD_JOBS: dict[str, tuple[Json, str]] = {
 }
 
 BAD_FABRICS: dict[str, tuple[Json, str]] = {
+    "an accelerator that nobody knows": (
+        {"spec.accelerators": [{"resource": "nvidia.com/gpu", "model": "H900"}]},
+        "Kronos knows A100-40GB",
+    ),
+    "a link that nobody knows": (
+        {"spec.node": {"kind": "NVLink9"}},
+        "give a kind that Kronos knows (NVLink3",
+    ),
+    "a link of half the figures": (
+        {"spec.node": {"bandwidthGigabytesPerSecond": 3}},
+        "or bandwidthGigabytesPerSecond and latencyMicroseconds",
+    ),
     "no accelerators": ({"spec.accelerators": []}, "spec.accelerators"),
     "no node link": ({"spec.node": None}, "spec.node: Required value"),
     "a level called node": (
