@@ -44,11 +44,21 @@ sys.meta_path.insert(0, Furnace)
 """
 """Python runs this before the trainer, which then crashes in the middle of an import."""
 
+HOARD = "everything = b'x' * 10**9"
+"""What no limit of these tests allows. A limit that only libraries exceed isn't enough: their pages can be read again, so
+that a container may crawl for ever instead of being killed."""
+
 CASES = {
     "oom": Case(
-        {"template": {"perAccelerator": {"memory": "48Mi"}}},
+        {
+            "template": {
+                "perAccelerator": {"memory": "64Mi"},
+                "env": [{"name": "PYTHONPATH", "value": "/data"}],
+            }
+        },
         ("OOMKilled",),
         ("member 0 on", "ran out of memory", "raise template.perAccelerator.memory"),
+        data="hoarding",
     ),
     "no-image": Case(
         {"template": {"image": "nosuch/image:1"}},
@@ -100,11 +110,12 @@ def name_of(item: Object, kind: str) -> str:
 
 @pytest.fixture
 def forge_of_failures(forge: RealForge, tmp_path: Path) -> RealForge:
-    """A namespace with claims on a folder that isn't there, and on one that makes Python crash."""
-    crashing = tmp_path / "crashing"
-    crashing.mkdir()
-    (crashing / "sitecustomize.py").write_text(CRASH, encoding="utf-8")
-    forge.claim("crashing", crashing)
+    """A namespace with claims on a folder that isn't there, and on some that make Python crash or take all memory."""
+    for name, code in (("crashing", CRASH), ("hoarding", HOARD)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(code, encoding="utf-8")
+        forge.claim(name, folder)
     forge.claim("gone", tmp_path / "gone")
     return forge
 
