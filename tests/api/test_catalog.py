@@ -14,6 +14,7 @@ def test_an_accelerator_of_the_catalog_needs_its_name_alone(name):
     known = ACCELERATORS[name]
     accelerator = Accelerator(resource="example.com/gpu", model=name)
     assert accelerator.memory == known.memory_gib
+    assert accelerator.flops_per_second("fp32") == known.fp32_tflops * 1e12
     assert accelerator.flops_per_second("bf16") == known.bf16_tflops * 1e12
     assert accelerator.memory_bytes_per_second == known.memory_gigabytes_per_second * 1e9
     assert accelerator.matmul_share == known.matmul_efficiency
@@ -56,8 +57,46 @@ def test_a_fabric_overrides_figures_of_the_catalog():
     assert accelerator.memory_bytes_per_second == 2.4e12
 
 
+def test_one_override_leaves_the_other_figures_of_the_catalog():
+    known = LINKS["InfiniBand-NDR"]
+    shared = Link(kind="InfiniBand-NDR", bandwidth_gigabytes_per_second=12.5)
+    assert shared.seconds_per_byte == pytest.approx(1e-9 / 12.5 / known.efficiency)
+    assert shared.latency_seconds == pytest.approx(known.latency_microseconds * 1e-6)
+    instant = Link(kind="InfiniBand-NDR", latency_microseconds=0)
+    assert instant.latency_seconds == 0
+    assert instant.seconds_per_byte == Link(kind="InfiniBand-NDR").seconds_per_byte
+    plain = Accelerator(resource="nvidia.com/gpu", model="H100-80GB", peak_tflops={"fp32": 67, "bf16": 989})
+    assert (plain.flops_per_second("fp32"), plain.flops_per_second("bf16")) == (67e12, 989e12)
+    assert plain.memory_bytes_per_second == ACCELERATORS["H100-80GB"].memory_gigabytes_per_second * 1e9
+
+
 def test_a_bandwidth_without_a_kind_is_taken_as_measured():
-    assert Link(bandwidth_gigabytes_per_second=10, latency_microseconds=0).seconds_per_byte == 1e-10
+    link = Link(bandwidth_gigabytes_per_second=10, latency_microseconds=0)
+    assert (link.seconds_per_byte, link.latency_seconds) == (1e-10, 0)
+
+
+def test_a_kind_that_kronos_does_not_know_is_a_name_for_people():
+    link = Link(kind="Slingshot-11", bandwidth_gigabytes_per_second=25, latency_microseconds=4)
+    assert link.seconds_per_byte == pytest.approx(1e-9 / 25)
+
+
+def test_a_model_that_kronos_does_not_know_has_the_balance_of_an_a100():
+    peaks = {"fp32": 156, "bf16": 312}
+    accelerator = Accelerator(resource="example.com/gpu", model="H900", memoryGiB=64, peak_tflops=peaks)
+    known = ACCELERATORS["A100-80GB"]
+    assert accelerator.memory == 64
+    assert accelerator.memory_bytes_per_second == pytest.approx(
+        known.memory_gigabytes_per_second * 1e9, rel=0.01
+    )
+    assert 0.3 < accelerator.matmul_share <= 1
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.01])
+def test_a_share_lies_between_nothing_and_all(share):
+    with pytest.raises(ValidationError, match="efficiency"):
+        Link(kind="NVLink4", efficiency=share)
+    with pytest.raises(ValidationError, match="matmul_efficiency"):
+        Accelerator(resource="nvidia.com/gpu", model="H100-80GB", matmul_efficiency=share)
 
 
 @pytest.mark.parametrize(

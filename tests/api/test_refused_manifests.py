@@ -11,6 +11,7 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
 from kronos.api import GROUP, VERSION
+from kronos.api.fabric import FabricSpec
 from kronos.api.job import TrainingJobSpec
 from kronos.local.install import install_crds
 
@@ -270,6 +271,18 @@ BAD_FABRICS: dict[str, tuple[Json, str]] = {
         {"spec.node": {"bandwidthGigabytesPerSecond": 3}},
         "or bandwidthGigabytesPerSecond and latencyMicroseconds",
     ),
+    "a level that nobody knows": (
+        {"spec.levels": [{"name": "rack", "nodeLabel": "rack", "kind": "Token-Ring"}]},
+        "give a kind that Kronos knows (NVLink3",
+    ),
+    "an accelerator of half the figures": (
+        {"spec.accelerators": [{"resource": "nvidia.com/gpu", "model": "H900", "memoryGiB": 80}]},
+        "for another model give memoryGiB and peakTflops",
+    ),
+    "collectives faster than the link": (
+        {"spec.node": {"kind": "NVLink4", "efficiency": 1.5}},
+        "spec.node.efficiency",
+    ),
     "no accelerators": ({"spec.accelerators": []}, "spec.accelerators"),
     "no node link": ({"spec.node": None}, "spec.node: Required value"),
     "a level called node": (
@@ -305,6 +318,37 @@ BAD_FABRICS: dict[str, tuple[Json, str]] = {
     ),
 }
 
+GOOD_FABRICS: dict[str, Json] = {
+    "names of the catalog alone": {
+        "spec.levels": [{"name": "rack", "nodeLabel": "rack", "kind": "InfiniBand-NDR"}],
+        "spec.node": {"kind": "NVLink4"},
+        "spec.accelerators": [{"resource": "nvidia.com/gpu", "model": "H100-80GB"}],
+    },
+    "overrides of the catalog": {
+        "spec.node": {"kind": "NVLink4", "bandwidthGigabytesPerSecond": 200, "efficiency": 1},
+        "spec.accelerators": [
+            {
+                "resource": "nvidia.com/gpu",
+                "model": "H100-80GB",
+                "memoryGiB": 93.6,
+                "memoryBandwidthGigabytesPerSecond": 3900,
+                "matmulEfficiency": 0.7,
+            }
+        ],
+    },
+    "names of one's own with figures": {
+        "spec.node": {"kind": "Slingshot-11", "bandwidthGigabytesPerSecond": 25, "latencyMicroseconds": 4},
+        "spec.accelerators": [
+            {
+                "resource": "example.com/gpu",
+                "model": "H900",
+                "memoryGiB": 64,
+                "peakTflops": {"fp32": 200, "bf16": 400},
+            }
+        ],
+    },
+}
+
 EDITS: dict[str, tuple[Json, str]] = {
     "another model": ({"spec.model.layers": 24}, "model can't be changed after the job was created"),
     "another seed": ({"spec.reproducibility.seed": 1}, "reproducibility can't be changed"),
@@ -333,6 +377,12 @@ def test_a_bad_job_is_refused_with_a_sentence_that_says_what_to_change(server, n
 def test_a_bad_fabric_is_refused_with_a_sentence_that_says_what_to_change(server, name):
     changes, sentence = BAD_FABRICS[name]
     assert sentence in refusal(server, changed(good_fabric(), changes)).replace('\\"', '"')
+
+
+@pytest.mark.parametrize("name", GOOD_FABRICS)
+def test_a_fabric_may_name_hardware_or_describe_it(server, name):
+    document = changed(good_fabric(), {"metadata.name": "another", **GOOD_FABRICS[name]})
+    FabricSpec.model_validate(create(server, document)["spec"])
 
 
 def test_a_good_job_and_a_good_fabric_are_accepted(server):
