@@ -125,9 +125,12 @@ def test_the_example_fabrics_are_valid():
 def test_the_page_about_fabrics_shows_the_catalog():
     page = (ROOT / "docs" / "fabric.md").read_text(encoding="utf-8")
     for name, link in LINKS.items():
-        assert f"| `{name}` | {link.gigabytes_per_second:g} | {link.latency_microseconds:g} µs |" in page
+        row = f"{link.gigabytes_per_second:g} | {link.latency_microseconds:g} µs | {link.efficiency:g}"
+        assert f"| `{name}` | {row} |" in page
     for name, known in ACCELERATORS.items():
-        assert f"| `{name}` | {known.memory_gib:g} GiB | {known.fp32_tflops:g} TFLOP/s |" in page
+        row = f"{known.memory_gib:g} GiB | {known.fp32_tflops:g} TFLOP/s | {known.bf16_tflops:g} TFLOP/s"
+        row += f" | {known.memory_gigabytes_per_second:g} GB/s | {known.matmul_efficiency:g}"
+        assert f"| `{name}` | {row} |" in page
 
 
 def test_each_example_job_asks_for_more_than_half_of_the_demos_slots():

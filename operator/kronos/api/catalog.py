@@ -1,11 +1,20 @@
 """Accelerators and links that Kronos knows by name, so that a fabric needs to say no more than their names.
 
-Figures are those of the vendors' data sheets, dense (without sparsity), for the SXM, OAM or passive server module; memory is
-what the vendor's tool reports in total. A fabric overrides any of them.
+Peaks and bandwidths are those of the vendors' data sheets, dense (without sparsity), for the SXM, OAM or passive server module.
+Memory is not the vendor's figure: the GB of these data sheets turn out to be GiB, of which error correction and the driver keep a
+part. It is what the vendor's tool reports in total, in GiB and rounded down. A fabric overrides any figure.
 
 What a link carries of large collectives, and which share of its peak an accelerator reaches in large matrix products, is no
 vendor's figure. The shares of A100 and NVLink3 fit published runs (tests/strategy/test_published_runs.py); the others are
-assumptions in line with the vendors' own collective and matrix benchmarks, to be overridden, or corrected by what jobs measure.
+assumptions, to be overridden, or corrected by what jobs measure. For comparison, the most that was measured elsewhere:
+
+- rings over NVLink: about 230 of 300 GB/s on A100 and 370 of 450 on H100 (NVIDIA/nccl-tests, issues 149 and 212), 695 of 900 on
+  B300 (NVIDIA/nccl, issue 2140); Infinity Fabric: 48 of 64 GB/s per link (ROCm blogs, "Understanding RCCL Bandwidth and xGMI
+  Performance on AMD Instinct MI300X")
+- the best bf16 product: A100 0.87, H100 0.80, MI300X 0.51 to 0.60 of the peak (stas00/ml-engineering, "Maximum Achievable Matmul
+  FLOPS")
+
+No source gives latencies as they are used here: all are assumptions.
 """
 
 from __future__ import annotations
@@ -44,27 +53,58 @@ class KnownLink:
 
 
 ACCELERATORS = {
-    "A100-40GB": KnownAccelerator(40, 156, 312, 1555, 0.85, "NVIDIA A100 Tensor Core GPU data sheet, SXM"),
-    "A100-80GB": KnownAccelerator(80, 156, 312, 2039, 0.85, "NVIDIA A100 Tensor Core GPU data sheet, SXM"),
+    "A100-40GB": KnownAccelerator(
+        40, 156, 312, 1555, 0.85, "NVIDIA A100 Tensor Core GPU data sheet, SXM; nvidia-smi: 40960 MiB"
+    ),
+    "A100-80GB": KnownAccelerator(
+        80, 156, 312, 2039, 0.85, "NVIDIA A100 Tensor Core GPU data sheet, SXM; nvidia-smi: 81920 MiB"
+    ),
     "H100-80GB": KnownAccelerator(
-        79.6, 494.7, 989.4, 3350, 0.72, "NVIDIA H100 Tensor Core GPU data sheet, SXM"
+        79.6,
+        494.7,
+        989.4,
+        3350,
+        0.72,
+        "NVIDIA H100 Tensor Core GPU data sheet, SXM, and architecture white paper; nvidia-smi: 81559 MiB",
     ),
     "H200-141GB": KnownAccelerator(
-        140.4, 494.7, 989.4, 4800, 0.72, "NVIDIA H200 Tensor Core GPU data sheet, SXM"
+        140.4,
+        494.7,
+        989.4,
+        4800,
+        0.72,
+        "NVIDIA H200 Tensor Core GPU data sheet, SXM; the arithmetic is an H100's; nvidia-smi: 143771 MiB",
     ),
-    "B200-180GB": KnownAccelerator(179, 1125, 2250, 8000, 0.72, "NVIDIA HGX B200 data sheet, per GPU"),
-    "GB200-186GB": KnownAccelerator(185, 1250, 2500, 8000, 0.72, "NVIDIA GB200 NVL72 data sheet, per GPU"),
+    "B200-180GB": KnownAccelerator(
+        179,
+        1125,
+        2250,
+        8000,
+        0.72,
+        "NVIDIA HGX B200 data sheet, per GPU; nvidia-smi: 183359 MiB; the driver tells 7672 GB/s "
+        "(pytorch/ao, pull request 4002)",
+    ),
+    "GB200-186GB": KnownAccelerator(
+        185, 1250, 2500, 8000, 0.72, "NVIDIA GB200 NVL72 data sheet, per GPU; nvidia-smi: 189471 MiB"
+    ),
     "MI300X-192GB": KnownAccelerator(
         191.9,
         163.4,
         1307.4,
         5300,
         0.6,
-        "AMD Instinct MI300X data sheet; fp32 matrix, since TF32 is no default there",
+        "AMD Instinct MI300X data sheet; fp32 matrix, since TF32 is no default there; "
+        "rocm-smi: 206141652992 bytes",
     ),
-    "L40S-48GB": KnownAccelerator(44.9, 183, 362, 864, 0.75, "NVIDIA L40S data sheet"),
+    "L40S-48GB": KnownAccelerator(44.9, 183, 362, 864, 0.75, "NVIDIA L40S data sheet; nvidia-smi: 46068 MiB"),
     "CPU": KnownAccelerator(
-        4, 0.05, 0.02, 10, 0.6, "an assumption: one process on a core or two of a server's processor"
+        4,
+        0.05,
+        0.02,
+        10,
+        0.6,
+        "an assumption: one process on a core or two of a server's processor, without matrix units, so that "
+        "bf16 is the slower one",
     ),
 }
 """By the name that a fabric gives as an accelerator's model."""
