@@ -29,7 +29,7 @@ class KnownAccelerator:
     memory_gib: float
     """Memory in GiB (2^30 bytes)."""
     fp32_tflops: float
-    """Peak of fp32 matrix products in 10^12 FLOP/s; TF32 where the accelerator takes it for them."""
+    """Peak of fp32 matrix products in 10^12 FLOP/s; not of TF32, which PyTorch takes for them only where it is told to."""
     bf16_tflops: float
     """Peak of bfloat16 matrix products in 10^12 FLOP/s."""
     memory_gigabytes_per_second: float
@@ -54,14 +54,14 @@ class KnownLink:
 
 ACCELERATORS = {
     "A100-40GB": KnownAccelerator(
-        40, 156, 312, 1555, 0.85, "NVIDIA A100 Tensor Core GPU data sheet, SXM; nvidia-smi: 40960 MiB"
+        40, 19.5, 312, 1555, 0.85, "NVIDIA A100 Tensor Core GPU data sheet, SXM; nvidia-smi: 40960 MiB"
     ),
     "A100-80GB": KnownAccelerator(
-        80, 156, 312, 2039, 0.85, "NVIDIA A100 Tensor Core GPU data sheet, SXM; nvidia-smi: 81920 MiB"
+        80, 19.5, 312, 2039, 0.85, "NVIDIA A100 Tensor Core GPU data sheet, SXM; nvidia-smi: 81920 MiB"
     ),
     "H100-80GB": KnownAccelerator(
         79.6,
-        494.7,
+        66.9,
         989.4,
         3350,
         0.72,
@@ -69,7 +69,7 @@ ACCELERATORS = {
     ),
     "H200-141GB": KnownAccelerator(
         140.4,
-        494.7,
+        66.9,
         989.4,
         4800,
         0.72,
@@ -77,7 +77,7 @@ ACCELERATORS = {
     ),
     "B200-180GB": KnownAccelerator(
         179,
-        1125,
+        75,
         2250,
         8000,
         0.72,
@@ -85,7 +85,7 @@ ACCELERATORS = {
         "(pytorch/ao, pull request 4002)",
     ),
     "GB200-186GB": KnownAccelerator(
-        185, 1250, 2500, 8000, 0.72, "NVIDIA GB200 NVL72 data sheet, per GPU; nvidia-smi: 189471 MiB"
+        185, 80, 2500, 8000, 0.72, "NVIDIA GB200 NVL72 data sheet, per GPU; nvidia-smi: 189471 MiB"
     ),
     "MI300X-192GB": KnownAccelerator(
         191.9,
@@ -93,10 +93,11 @@ ACCELERATORS = {
         1307.4,
         5300,
         0.6,
-        "AMD Instinct MI300X data sheet; fp32 matrix, since TF32 is no default there; "
-        "rocm-smi: 206141652992 bytes",
+        "AMD Instinct MI300X data sheet; fp32 matrix; rocm-smi: 206141652992 bytes",
     ),
-    "L40S-48GB": KnownAccelerator(44.9, 183, 362, 864, 0.75, "NVIDIA L40S data sheet; nvidia-smi: 46068 MiB"),
+    "L40S-48GB": KnownAccelerator(
+        44.9, 91.6, 362, 864, 0.75, "NVIDIA L40S data sheet; nvidia-smi: 46068 MiB"
+    ),
     "CPU": KnownAccelerator(
         4,
         0.05,

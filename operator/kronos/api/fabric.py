@@ -80,7 +80,7 @@ class PeakTflops(Model):
     """Peak dense arithmetic of one accelerator, in 10^12 FLOP/s."""
 
     fp32: float = Field(gt=0)
-    """With 32-bit operands (TF32 where the accelerator uses it for fp32 matrix products)."""
+    """With 32-bit operands; not TF32, which the trainer doesn't use."""
     bf16: float = Field(gt=0)
     """With bfloat16 operands."""
 
