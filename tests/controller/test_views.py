@@ -9,6 +9,7 @@ import pytest
 
 from kronos.api.plan import LastWords
 from kronos.controller.views import job_view, node_view, pod_view
+from support.worlds import World, job
 
 
 def container(**requests: str) -> dict[str, Any]:
@@ -121,3 +122,62 @@ def test_a_status_that_cannot_be_read_makes_the_job_opaque():
 def test_fields_that_a_newer_operator_added_to_the_status_are_ignored():
     view = job_view(raw_job(status={"phase": "Running", "attempt": 2, "mood": "sunny"}))
     assert (view.status.phase, view.status.attempt) == ("Running", 2)
+
+
+HOSTILE = {
+    "brackets without end": "[" * 4090,
+    "half a character": '{"outcome":"Failed","error":"\\ud800"}',
+    "an endless step": '{"outcome":"Failed","error":"x","progress":{"step":1,"stepSeconds":1e400}}',
+    "a loss that is no number": '{"outcome":"Failed","error":"x","progress":{"step":1,"loss":NaN}}',
+    "a step beyond all numbers": '{"outcome":"Failed","error":"x","progress":{"step":' + "9" * 400 + "}}",
+    "lines and colours": '{"outcome":"Failed","error":"one\\ntwo\\u001b[31m\\u0000x"}',
+    "bytes": "".join(map(chr, range(256))) * 16,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_nothing_that_a_pod_says_can_stop_the_others(name):
+    world = World(job("hostile", accelerators={"min": 2, "max": 2}))
+    world.settle()
+    world.start("hostile")
+    raw = ended_pod(HOSTILE[name])
+    view = pod_view(raw)
+    (pod,) = world.gang("hostile")
+    world.edit(
+        pod.name,
+        phase="Failed",
+        exit_code=3,
+        exit_reason="Error",
+        finished=world.now,
+        last_words=view.last_words,
+        raw_message=view.raw_message,
+    )
+    world.settle()
+    status = world.status("hostile")
+    assert status.phase in ("Restarting", "Failed", "Queued", "Starting")
+    written = json.dumps(status.wire(), allow_nan=False)
+    written.encode("utf-8")
+    said = status.reason + "".join(record.message for record in status.restarts)
+    assert said.isprintable()
+    assert len(said) < 5000
+
+
+def ended_pod(message: str) -> dict:
+    """A pod that ended with a termination message."""
+    return {
+        "metadata": {
+            "namespace": "forge",
+            "name": "hostile-1-0",
+            "uid": "1",
+            "resourceVersion": "1",
+            "labels": {"training.kronos.dev/attempt": "1", "training.kronos.dev/member": "0"},
+            "ownerReferences": [{"kind": "KronosTrainingJob", "uid": "uid-hostile", "controller": True}],
+        },
+        "spec": {"containers": [{"name": "trainer"}]},
+        "status": {
+            "phase": "Failed",
+            "containerStatuses": [
+                {"state": {"terminated": {"exitCode": 3, "reason": "Error", "message": message}}}
+            ],
+        },
+    }

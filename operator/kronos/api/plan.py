@@ -6,10 +6,10 @@ who sits where, paths); everything in it is fixed for one attempt of one job.
 
 from __future__ import annotations
 
-from math import prod
-from typing import Literal, Self
+from math import isfinite, prod
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from kronos.api.base import Model
 from kronos.api.training import Data, ModelShape, Optimization, Reproducibility
@@ -151,20 +151,34 @@ class Plan(Model):
         return self
 
 
+_MOST = 2**53 - 1
+"""Numbers beyond this don't survive as JSON."""
+
+
+def _finite(value: object) -> object:
+    """A number that is none (a loss that diverged, say) is as good as no number."""
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+Finite = Annotated[float | None, BeforeValidator(_finite)]
+Seconds = Annotated[Annotated[float, Field(ge=0, le=1e9)] | None, BeforeValidator(_finite)]
+Steps = Annotated[int, Field(ge=0, le=_MOST)]
+
+
 class Progress(Model):
     """What rank 0's pod answers on its progress port, and the last word in a termination message."""
 
-    step: int = Field(ge=0)
+    step: Steps
     """Optimizer steps done."""
-    loss: float | None = None
+    loss: Finite = None
     """Mean loss of the last step over the global batch, in nats per token."""
-    tokens_per_second: float | None = None
+    tokens_per_second: Finite = None
     """Tokens of the global batch over the wall time of recent steps."""
-    step_seconds: float | None = None
+    step_seconds: Seconds = None
     """Recent wall time per step."""
-    checkpoint_step: int | None = None
+    checkpoint_step: Steps | None = None
     """Step of the last complete checkpoint."""
-    digest: str | None = None
+    digest: str | None = Field(default=None, max_length=128, pattern="^[0-9a-f]*$")
     """SHA-256 over the final weights in canonical order, once training is complete."""
 
 

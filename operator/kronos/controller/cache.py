@@ -46,7 +46,7 @@ class Store(Generic[View]):
             return False
         try:
             view = self._translate(raw)
-        except (KeyError, TypeError, ValueError):
+        except Exception:
             # One object that makes no sense must not stop the others.
             logger.exception("%s/%s is ignored since it can't be understood", *key)
             self.views.pop(key, None)

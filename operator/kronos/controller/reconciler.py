@@ -80,16 +80,22 @@ class Reconciler:
         # As of the same moment: a status is stored only on the version of the job that it was decided for.
         stored = dict(self._cache.jobs.raw)
         outcomes = run_admission(snapshot)
-        decided = [
-            (job, decide(job, snapshot, outcomes.get(key))) for key, job in sorted(snapshot.jobs.items())
-        ]
+        decided = []
+        failed = False
+        for key, job in sorted(snapshot.jobs.items()):
+            try:
+                decided.append((job, decide(job, snapshot, outcomes.get(key))))
+            except Exception:
+                # A job that nothing can be decided about must not stop the others.
+                logger.exception("%s/%s: nothing could be decided; trying again in %s", *key, _RETRY)
+                failed = True
         retries = await asyncio.gather(
             *(self._apply(job, stored[job.key], decision) for job, decision in decided)
         )
         await self._remember(lessons_learnt(snapshot))
         self.last_round = snapshot.now
         wakes = [decision.look_again for _, decision in decided if decision.look_again is not None]
-        wakes += [self._clock() + _RETRY for retry in retries if retry]
+        wakes += [self._clock() + _RETRY for retry in (*retries, failed) if retry]
         return min(wakes, default=None)
 
     async def _remember(self, lessons: Mapping[str, FabricStatus]) -> None:
@@ -118,7 +124,7 @@ class Reconciler:
             self._problem(job, str(error))
             return True
         except OSError as error:
-            logger.warning("%s/%s: %s", *job.key, error)
+            logger.warning("%s/%s: %s", *job.key, str(error) or type(error).__name__)
             return True
         if job.uid in self._cache.problems and decision.actions:
             del self._cache.problems[job.uid]

@@ -22,6 +22,9 @@ Json = Mapping[str, Any]
 
 logger = logging.getLogger(__name__)
 
+_LONGEST = 1000
+"""Characters that a status takes over from what a pod says."""
+
 
 def job_view(raw: Json) -> JobView:
     """A KronosTrainingJob. A spec that this operator can't read becomes `invalid`, never an exception."""
@@ -124,7 +127,7 @@ def _unschedulable(status: Json) -> tuple[str, datetime | None]:
 def _container_facts(status: Json) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "exit_reason": status.get("reason") or "",
-        "raw_message": status.get("message") or "",
+        "raw_message": _readable(status.get("message") or ""),
     }
     for container in status.get("containerStatuses") or ():
         state = container.get("state") or {}
@@ -134,22 +137,33 @@ def _container_facts(status: Json) -> dict[str, Any]:
             "ContainerCreating",
             "PodInitializing",
         ):
-            facts["waiting"], facts["waiting_message"] = waiting["reason"], waiting.get("message") or ""
+            facts["waiting"], facts["waiting_message"] = (
+                waiting["reason"],
+                _readable(waiting.get("message") or ""),
+            )
         if ended is not None:
             message = ended.get("message") or ""
             facts["exit_code"] = ended.get("exitCode")
             facts["exit_reason"] = facts["exit_reason"] or ended.get("reason") or ""
             facts["finished"] = _time(ended.get("finishedAt"))
             facts["last_words"] = _last_words(message)
-            facts["raw_message"] = facts["raw_message"] or message
+            facts["raw_message"] = facts["raw_message"] or _readable(message)
     return facts
 
 
 def _last_words(message: str) -> LastWords | None:
+    """What a trainer said at its end; None for anything else, since anything may be in a termination message."""
     try:
-        return LastWords.model_validate(json.loads(message))
-    except ValueError:  # also pydantic's ValidationError: anything may be in a termination message
+        words = LastWords.model_validate(json.loads(message))
+    except (ValueError, RecursionError):  # the former is also pydantic's ValidationError
         return None
+    return words.model_copy(update={"error": _readable(words.error) if words.error else words.error})
+
+
+def _readable(text: str) -> str:
+    """Words of a pod as one line that a status can hold: printable, and not too long."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 def _time(text: str | None) -> datetime | None:

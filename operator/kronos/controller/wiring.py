@@ -198,5 +198,6 @@ def _watch(
     registry: kopf.OperatorRegistry, operator: Operator, kind: Kind, selector: tuple[str, ...]
 ) -> None:
     @kopf.on.event(*selector, registry=registry, id=f"observe-{kind}")
-    def observe(event: kopf.RawEvent, **_: Any) -> None:
+    async def observe(event: kopf.RawEvent, **_: Any) -> None:
+        # A coroutine, since kopf runs plain functions in threads, and the cache belongs to the event loop's.
         operator.observe(kind, event["type"], event["object"])

@@ -125,6 +125,8 @@ async def prepare_store(
             new = [image for image in images if identity(image) not in held]
             progress(f"importing {len(new)} image{'s' if len(new) != 1 else ''}, once: about 30 s")
             await _import(partial, programs, new, scratch)
+            # The clone's list is a link to the older store's own.
+            (partial / CONTENTS).unlink(missing_ok=True)
             (partial / CONTENTS).write_text(json.dumps(wanted))
             partial.rename(store)
         os.utime(store)

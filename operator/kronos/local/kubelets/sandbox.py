@@ -15,6 +15,7 @@ from pathlib import Path
 CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 
 BRIDGE = "kronos0"
+BRIDGE_ADDRESS = "02:00:0a:f4:00:01"
 POD_NETWORK = "10.244.0.0/16"
 GATEWAY = "10.244.0.1"
 MOST_NODES = 200
@@ -66,7 +67,9 @@ def enter(state: Path) -> None:
 def build_network(addresses: list[str]) -> None:
     """Make the bridge of the pods, and give this machine the addresses of nodes and Services."""
     run("ip", "link", "set", "lo", "up")
-    run("ip", "link", "add", BRIDGE, "type", "bridge")
+    # With an address of its own: else it has that of a pod's end, which changes as pods come and go, and neighbours that
+    # still know the old one reach nothing for half a minute.
+    run("ip", "link", "add", BRIDGE, "address", BRIDGE_ADDRESS, "type", "bridge")
     run("ip", "address", "add", f"{GATEWAY}/16", "dev", BRIDGE)
     run("ip", "link", "set", BRIDGE, "up")
     for address in addresses:
