@@ -42,13 +42,13 @@ def test_an_accelerator_that_the_fabric_lacks_is_an_error():
 
 
 @settings(deadline=None)
-@given(jobs(), memories(), st.integers(1, 4), st.integers(1, 4))
-def test_no_place_is_better_than_the_best(spec, memory, node, leaf):
+@given(jobs(), memories(), st.sampled_from([1, 2]))
+def test_no_place_over_single_slots_is_better_than_the_best(spec, memory, leaf):
     on = fabric(memory=memory)
     for candidate in search(spec, on).candidates[:5]:
-        reach = {
-            axis: {"spine": 99, "leaf": node * leaf, "node": node}
+        scattered = {
+            axis: {"spine": 99, "leaf": leaf, "node": 1}
             for axis in ("tensor", "pipeline", "sharded_data", "data")
         }
-        time = time_in_place(spec, on, None, candidate, reach)
-        assert time.total >= candidate.time.total * (1 - 1e-9) or node * leaf > 8
+        time = time_in_place(spec, on, None, candidate, scattered)
+        assert time.total >= candidate.time.total * (1 - 1e-9)
