@@ -140,8 +140,8 @@ def test_nothing_that_a_pod_says_can_stop_the_others(name):
     world = World(job("hostile", accelerators={"min": 2, "max": 2}))
     world.settle()
     world.start("hostile")
-    raw = ended_pod(HOSTILE[name])
-    view = pod_view(raw)
+    ended = {"exitCode": 3, "reason": "Error", "message": HOSTILE[name]}
+    view = pod_view(raw_pod({"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]}))
     (pod,) = world.gang("hostile")
     world.edit(
         pod.name,
@@ -160,24 +160,3 @@ def test_nothing_that_a_pod_says_can_stop_the_others(name):
     said = status.reason + "".join(record.message for record in status.restarts)
     assert said.isprintable()
     assert len(said) < 5000
-
-
-def ended_pod(message: str) -> dict:
-    """A pod that ended with a termination message."""
-    return {
-        "metadata": {
-            "namespace": "forge",
-            "name": "hostile-1-0",
-            "uid": "1",
-            "resourceVersion": "1",
-            "labels": {"training.kronos.dev/attempt": "1", "training.kronos.dev/member": "0"},
-            "ownerReferences": [{"kind": "KronosTrainingJob", "uid": "uid-hostile", "controller": True}],
-        },
-        "spec": {"containers": [{"name": "trainer"}]},
-        "status": {
-            "phase": "Failed",
-            "containerStatuses": [
-                {"state": {"terminated": {"exitCode": 3, "reason": "Error", "message": message}}}
-            ],
-        },
-    }

@@ -23,6 +23,7 @@ from kronos.placement import (
     reserve,
     why_not_in,
 )
+from kronos.strategy import NEAR_TIE
 
 
 def admit(
@@ -46,8 +47,6 @@ def admit(
     return verdicts
 
 
-NEAR_TIE = 0.01
-"""Costs that differ by less than this share count as equal: predictions are no better than that."""
 MOST_PLACES = 16
 """Options of one job for which places are looked for; by then the best of the rest is no surprise."""
 

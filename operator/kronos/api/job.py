@@ -103,6 +103,16 @@ class PlacementRules(Model):
     tensor_parallel_within: LevelName | None = None
     """Each tensor-parallel group must be inside one domain of this level. Default: the narrowest that can hold it."""
 
+    @property
+    def named_levels(self) -> tuple[tuple[str, str], ...]:
+        """The fields that name a level, as they are written, each with its level."""
+        fields = (
+            ("required", self.required),
+            ("preferred", self.preferred),
+            ("tensorParallelWithin", self.tensor_parallel_within),
+        )
+        return tuple((field, level) for field, level in fields if level is not None)
+
 
 class Checkpoint(Model):
     """When and where training state is saved."""

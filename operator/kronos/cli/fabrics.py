@@ -32,13 +32,9 @@ def fabric_for(job: Job, fabrics: Mapping[str, Fabric]) -> Fabric:
 
 def level_complaints(job: Job, fabric: Fabric) -> Iterator[str]:
     """A sentence for each level that the job names and the fabric lacks."""
-    rules, known = job.spec.placement, fabric.spec.level_names
-    for field, level in (
-        ("required", rules.required),
-        ("preferred", rules.preferred),
-        ("tensorParallelWithin", rules.tensor_parallel_within),
-    ):
-        if level is not None and level not in known:
+    known = fabric.spec.level_names
+    for field, level in job.spec.placement.named_levels:
+        if level not in known:
             yield (
                 f"{job.name}, spec.placement.{field}: is {level}, a level that the fabric {fabric.name} lacks; "
                 f"change it to one of {', '.join(known)}"

@@ -176,8 +176,10 @@ class Api:
         try:
             async with await self._send(method, path, query=query, body=body) as response:
                 answer: Json = json.loads(await response.read())
-        except aiohttp.ClientError as error:
-            raise ConnectionError(f"the API server can't be reached: {error}") from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            # A time-out has no words of its own.
+            reason = str(error) or f"no answer within {_TIMEOUT_SECONDS} s"
+            raise ConnectionError(f"the API server can't be reached: {reason}") from error
         return answer
 
     async def _send(

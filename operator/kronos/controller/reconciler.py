@@ -24,6 +24,7 @@ from kronos.lifecycle import (
     Event,
     JobView,
     decide,
+    format_time,
     lessons_learnt,
     run_admission,
 )
@@ -124,7 +125,7 @@ class Reconciler:
             self._problem(job, str(error))
             return True
         except OSError as error:
-            logger.warning("%s/%s: %s", *job.key, str(error) or type(error).__name__)
+            logger.warning("%s/%s: %s", *job.key, error)
             return True
         if job.uid in self._cache.problems and decision.actions:
             del self._cache.problems[job.uid]
@@ -206,7 +207,7 @@ class Reconciler:
         """Post events; one that is lost is only logged, since status says the same."""
         for event in events:
             logger.info("%s/%s: %s: %s", *job.key, event.reason, event.message)
-            now = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+            now = format_time(self._clock())
             manifest = {
                 "apiVersion": "v1",
                 "kind": "Event",

@@ -6,7 +6,7 @@ what the decision creates, and `calibration` folds what jobs measured into their
 """
 
 from kronos.lifecycle.calibration import lessons_learnt
-from kronos.lifecycle.decide import decide
+from kronos.lifecycle.decide import decide, format_time
 from kronos.lifecycle.decision import Create, Decision, Delete, Event
 from kronos.lifecycle.queueing import Outcome, Reservation, Wait, run_admission
 from kronos.lifecycle.snapshot import JobView, PodView, PodWarning, Snapshot
@@ -24,6 +24,7 @@ __all__ = [
     "Snapshot",
     "Wait",
     "decide",
+    "format_time",
     "lessons_learnt",
     "run_admission",
 ]

@@ -11,6 +11,7 @@ from math import exp, log
 from statistics import fmean, median
 
 from kronos.api.fabric import MOST_SAMPLES, Calibration, CalibrationSample, FabricStatus
+from kronos.lifecycle.decide import format_time
 from kronos.lifecycle.snapshot import JobView, Snapshot
 
 MEASURED_STEPS = 20
@@ -53,7 +54,7 @@ def _sample(snapshot: Snapshot, job: JobView) -> CalibrationSample | None:
         job=f"{job.namespace}/{job.name}",
         ratio=float(f"{progress.measured_step_seconds / predicted:.4g}"),
         steps=progress.step,
-        at=job.status.finished_at or snapshot.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        at=job.status.finished_at or format_time(snapshot.now),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from kronos.admission import Admitted, Option, Waiting, WaitingJob, admit
-from kronos.api.fabric import NODE_LEVEL, FabricSpec
+from kronos.api.fabric import NODE_LEVEL, FabricSpec, FabricStatus
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import GangMember
 from kronos.lifecycle.gang import parse_time
@@ -139,14 +139,14 @@ def _reservation(
     name, resource = job.spec.placement.fabric, job.spec.accelerators.resource
     fabric = snapshot.fabrics[name]
     accelerator = fabric.accelerator(resource)
-    correction = snapshot.lessons[name].factor(resource) if name in snapshot.lessons else 1.0
+    lessons = snapshot.lessons.get(name, FabricStatus())
     assert accelerator is not None, "the search refuses resources that the fabric doesn't describe"
     return Reservation(
         candidate=answer.candidate,
         search=found,
         placement=answer.placement,
         time=costing.time(answer.candidate, answer.placement),
-        correction=correction,
+        correction=lessons.factor(resource),
         alternatives=alternatives(job.spec, fabric, answer.candidate, costing.slots),
         runner_up=answer.runner_up,
         memory_limit_gib=accelerator.memory,
@@ -252,12 +252,8 @@ def _no_fabric(spec: TrainingJobSpec, snapshot: Snapshot) -> str:
 
 def _unknown_level(spec: TrainingJobSpec, fabric: FabricSpec) -> str | None:
     rules = spec.placement
-    for field, level in (
-        ("required", rules.required),
-        ("preferred", rules.preferred),
-        ("tensorParallelWithin", rules.tensor_parallel_within),
-    ):
-        if level is not None and level not in fabric.level_names:
+    for field, level in rules.named_levels:
+        if level not in fabric.level_names:
             return (
                 f"placement.{field} names the level {level}, but the fabric {rules.fabric} has "
                 f"{', '.join(fabric.level_names)}; name one of those"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from kronos.api.plan import Progress
 from kronos.api.status import MemoryGiB, Predicted, ProgressStatus, StepBreakdown, StrategyStatus
 from kronos.lifecycle.queueing import Reservation
@@ -61,24 +63,10 @@ def strategy_status(reservation: Reservation) -> StrategyStatus:
             tokens_per_second=_figures(candidate.tokens / (factor * time.total)),
             utilization=_figures(candidate.utilization * candidate.time.total / (factor * time.total)),
             breakdown=StepBreakdown(
-                compute=_figures(factor * time.compute),
-                tensor_parallel=_figures(factor * time.tensor_parallel),
-                context_parallel=_figures(factor * time.context_parallel),
-                expert_parallel=_figures(factor * time.expert_parallel),
-                data_parallel=_figures(factor * time.data_parallel),
-                pipeline=_figures(factor * time.pipeline),
-                pipeline_bubble=_figures(factor * time.pipeline_bubble),
-                optimizer=_figures(factor * time.optimizer),
+                **{item.name: _figures(factor * getattr(time, item.name)) for item in fields(time)}
             ),
             memoryGiB=MemoryGiB(
-                weights=_figures(memory.weights / _GIB),
-                gradients=_figures(memory.gradients / _GIB),
-                optimizer=_figures(memory.optimizer / _GIB),
-                activations=_figures(memory.activations / _GIB),
-                unsharded=_figures(memory.unsharded / _GIB),
-                logits=_figures(memory.logits / _GIB),
-                communication=_figures(memory.communication / _GIB),
-                reserve=_figures(memory.reserve / _GIB),
+                **{item.name: _figures(getattr(memory, item.name) / _GIB) for item in fields(memory)},
                 total=_figures(memory.total / _GIB),
                 limit=reservation.memory_limit_gib,
             ),

@@ -18,7 +18,7 @@ from math import ceil, prod
 from kronos.api.plan import Degrees
 from kronos.placement.request import Traffic
 
-_AXES = ("pipeline", "data", "sharded_data", "tensor")
+AXES = ("pipeline", "data", "sharded_data", "tensor")
 """Axes of the mesh, outermost first."""
 _CHAIN = "pipeline"
 """The axis whose last rank sends nothing back to the first."""
@@ -42,16 +42,16 @@ def map_ranks(
     Returns:
         The map, and its cost relative to a lower bound (1.0 is the best there can be); None without traffic.
     """
-    sizes = {axis: int(getattr(degrees, f"{axis}_parallel")) for axis in _AXES}
+    sizes = {axis: int(getattr(degrees, f"{axis}_parallel")) for axis in AXES}
     weights = {
         axis: _USUAL_WEIGHTS[axis] if traffic is None else float(getattr(traffic, axis))
-        for axis in _AXES
+        for axis in AXES
         if sizes[axis] > 1
     }
-    outer = [axis for axis in _AXES[:-1] if sizes[axis] > 1]
-    best_cost, best_strides = float("inf"), dict.fromkeys(_AXES, 1)
+    outer = [axis for axis in AXES[:-1] if sizes[axis] > 1]
+    best_cost, best_strides = float("inf"), dict.fromkeys(AXES, 1)
     for order in permutations(outer):
-        strides = _strides((*order, _AXES[-1]), sizes)
+        strides = _strides((*order, AXES[-1]), sizes)
         cost = sum(
             weight * _axis_cost(axis, sizes[axis], strides[axis], paths, link_costs)
             for axis, weight in weights.items()
@@ -76,7 +76,7 @@ def _strides(order: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:
 def _flattened(sizes: Mapping[str, int], strides: Mapping[str, int]) -> tuple[int, ...]:
     """The rank at each position of the mesh."""
     ranks = [0]
-    for axis in _AXES:
+    for axis in AXES:
         if sizes[axis] > 1:
             ranks = [rank + step * strides[axis] for rank in ranks for step in range(sizes[axis])]
     return tuple(ranks)

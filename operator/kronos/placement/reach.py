@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from kronos.api.plan import Degrees
 from kronos.placement.answer import Placement
-
-_AXES = ("pipeline", "data", "sharded_data", "tensor")
-"""Axes of the mesh, outermost first."""
+from kronos.placement.ranks import AXES
 
 
 def reaches(degrees: Degrees, placement: Placement, levels: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
@@ -27,10 +25,10 @@ def reaches(degrees: Degrees, placement: Placement, levels: Sequence[str]) -> Ma
         for member, path in zip(placement.members, placement.paths, strict=True)
         for _ in range(member.ranks)
     ]
-    sizes = {axis: int(getattr(degrees, f"{axis}_parallel")) for axis in _AXES}
+    sizes = {axis: int(getattr(degrees, f"{axis}_parallel")) for axis in AXES}
     found: dict[str, Mapping[str, int]] = {}
     stride = 1
-    for axis in reversed(_AXES):
+    for axis in reversed(AXES):
         size = sizes[axis]
         spread = [1] * len(levels)
         if size > 1:

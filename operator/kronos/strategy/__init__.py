@@ -10,12 +10,13 @@ from kronos.strategy.communication import AxisTraffic
 from kronos.strategy.degrees import Rejection
 from kronos.strategy.memory import MemoryBreakdown
 from kronos.strategy.place import time_in_place
-from kronos.strategy.search import Bottleneck, Search, search
+from kronos.strategy.search import NEAR_TIE, Bottleneck, Search, search
 from kronos.strategy.shapes import parameter_count
 from kronos.strategy.timing import StepTime
 
 __all__ = [
     "EVERYTHING",
+    "NEAR_TIE",
     "TRAINER",
     "Abilities",
     "Alternative",

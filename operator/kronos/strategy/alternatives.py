@@ -12,6 +12,7 @@ from kronos.strategy.abilities import TRAINER, Abilities
 from kronos.strategy.candidate import Candidate
 from kronos.strategy.communication import Network
 from kronos.strategy.explain import MEMORY
+from kronos.strategy.layout import GIB
 from kronos.strategy.search import search
 from kronos.strategy.timing import StepTime
 
@@ -131,13 +132,14 @@ def _slower(chosen: Candidate, other: Candidate, network: Network) -> str:
 
 
 def _dearer(chosen: Candidate, other: Candidate) -> str:
-    more = (other.memory.total - chosen.memory.total) / 2**30
+    more = (other.memory.total - chosen.memory.total) / GIB
     return f"{more:.1f} GiB more per accelerator" if more > 0 else "less simple"
 
 
 def _without_name(message: str) -> str:
-    """What the nearest miss lacks: `short of ...`."""
-    return message.partition("needs ")[2] and "needs " + message.partition("needs ")[2]
+    """What the nearest miss needs, and lacks."""
+    _, needs, rest = message.partition("needs ")
+    return needs + rest
 
 
 @dataclass(frozen=True, slots=True)

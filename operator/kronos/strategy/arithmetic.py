@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from kronos.api.plan import Degrees
 from kronos.strategy.blocks import FP32_BYTES
 from kronos.strategy.layout import Workload
 from kronos.strategy.optimizers import TRAFFIC
@@ -28,7 +27,7 @@ class Arithmetic:
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self._rate = workload.peak_flops * workload.matmul_efficiency
-        self._known: dict[tuple[float, int, int, int, bool], tuple[float, float, float, float]] = {}
+        self._known: dict[tuple[float, int, int, bool], tuple[float, float, float, float]] = {}
 
     def matmul(self, rows: float, inner: float, outer: float, weights: float | None = None) -> float:
         """Seconds of a product of (rows x inner) with (inner x outer); `weights` scalars are read if not inner x outer."""
@@ -42,15 +41,14 @@ class Arithmetic:
         return size / self.workload.bytes_per_second
 
     def block(
-        self, tokens: float, degrees: Degrees, sequence_parallel: bool
+        self, tokens: float, tensor: int, experts: int, sequence_parallel: bool
     ) -> tuple[float, float, float, float]:
-        """Seconds of a block for `tokens` of a microbatch on this rank.
+        """Seconds of a block for `tokens` of a microbatch on this rank, in tensor and expert groups of these sizes.
 
         Returns: forward; backward without recomputing; gradients of weights, a part of that; and what selective
         checkpointing computes again.
         """
-        tensor, experts = degrees.tensor_parallel, degrees.expert_parallel
-        key = (tokens, tensor, experts, degrees.context_parallel, sequence_parallel)
+        key = (tokens, tensor, experts, sequence_parallel)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._block(tokens, tensor, experts, sequence_parallel)

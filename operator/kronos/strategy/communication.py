@@ -156,7 +156,6 @@ class AxisTraffic:
     sharded_data: float
     """With what is dealt out to experts, who live along this axis."""
     data: float
-    context: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

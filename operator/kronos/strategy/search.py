@@ -86,8 +86,7 @@ def _simplicity(candidate: Candidate) -> tuple[int | bool, ...]:
     """Orders near ties: fewer accelerators, fewer axes, then the axes that are the least trouble.
 
     Experts on different ranks are the most trouble, then split sequences, pipelining, tensor parallelism, sharding, and
-    recomputing; no two combinations of
-    degrees are equal here, so the order is total.
+    recomputing; no two combinations of degrees are equal here, so the order is total.
     """
     degrees = candidate.degrees
     model = (

@@ -165,7 +165,7 @@ class StepModel:
 
     def _pace(self, layout: Layout, routes: AxisRoutes) -> Pace:
         tokens = self._tokens(layout)
-        block = self._block_time(layout, routes)
+        block = self._block_time(tokens, layout.checkpointing, routes)
         head = self._arithmetic.head(tokens, self._degrees.tensor_parallel)
         embedding_sum, head_sum = self._stream_sums(tokens, routes)
 
@@ -200,11 +200,10 @@ class StepModel:
             / self._degrees.context_parallel
         )
 
-    def _block_time(self, layout: Layout, routes: AxisRoutes) -> BlockTime:
-        degrees, kind = self._degrees, layout.checkpointing
-        tokens = self._tokens(layout)
+    def _block_time(self, tokens: float, kind: Checkpointing, routes: AxisRoutes) -> BlockTime:
+        degrees = self._degrees
         forward, backward, weights, selective = self._arithmetic.block(
-            tokens, degrees, self._sequence_parallel
+            tokens, degrees.tensor_parallel, degrees.expert_parallel, self._sequence_parallel
         )
         again = {"None": 0.0, "Selective": selective, "Full": forward}[kind]
         tensor = self._tensor_seconds(tokens, kind, routes)
@@ -334,14 +333,11 @@ class StepModel:
         if shape.experts is not None and degrees.expert_parallel > 1:
             share = 1 - 1 / degrees.expert_parallel
             dealt = 2 * (passes + 1) * layers * width * shape.experts.active * narrow * share
-        key_value = 2 * width / shape.hidden_size * shape.kv_heads * shape.head_size * narrow
-        context = key_value * (degrees.context_parallel - 1) * (passes + 2) * layers / degrees.tensor_parallel
         return AxisTraffic(
             tensor=tensor * width * 2 * (1 - 1 / degrees.tensor_parallel),
             pipeline=2.0 * width * workload.recipe.residual_bytes if degrees.pipeline_parallel > 1 else 0.0,
             sharded_data=sharded * (1 - 1 / degrees.sharded_data_parallel) + dealt,
             data=max(stage.replicated_bytes for stage in self._stages) * 2 * (1 - 1 / degrees.data_parallel),
-            context=context,
         )
 
 

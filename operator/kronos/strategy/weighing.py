@@ -80,7 +80,7 @@ class Weighing:
             if bound > SLACK * best:
                 self.slow.append((family, bound))
                 continue
-            states = self._least_states(family)
+            states = self._whole_states(family) // family.sharded[0]
             if states > self._workload.memory_bytes:
                 hopeless.append((states, family))
                 self.short += len(family.sharded)
@@ -120,8 +120,8 @@ class Weighing:
             seconds += sequence * (1 - 1 / family.pipeline) / parts
         return seconds
 
-    def _least_states(self, family: Family) -> int:
-        """No layout of a family needs fewer bytes: weights, gradients and optimizer on the fullest stage."""
+    def _whole_states(self, family: Family) -> int:
+        """No layout of a family needs fewer bytes without shards: weights, gradients and optimizer on the fullest stage."""
         key = (family.tensor, family.pipeline, family.expert)
         whole = self._states.get(key)
         if whole is None:
@@ -131,13 +131,18 @@ class Weighing:
             per_element = recipe.weight_bytes + recipe.gradient_bytes + recipe.master_bytes
             whole = layers * (parts.block * per_element + parts.block_state)
             self._states[key] = whole
-        return whole // family.sharded[0]
+        return whole
 
     def _weigh(self, family: Family) -> Iterator[_Weighed]:
         """The best layout for each number of shards; nothing when none fits."""
         layers = self._balanced(family.pipeline)
         shared = _Shared(self._shared_memory, {})
-        for position, sharded in enumerate(family.sharded):
+        missed = False
+        for sharded in family.sharded:
+            # Fewer shards need more, unless there are none, which need no gathered weights.
+            if missed and (sharded > 1 or self._whole_states(family) > self._workload.memory_bytes):
+                self.short += 1
+                continue
             degrees = family.degrees(sharded)
             models = _Models(self._arithmetic, degrees, self._network, self._sequence(degrees), shared)
             fitting, missing = self._options(models, degrees, layers)
@@ -145,24 +150,8 @@ class Weighing:
                 yield self._best(fitting, models)
                 continue
             self._miss(missing, models)
-            if sharded == 1:
-                self.short += 1
-                continue
-            # Fewer shards need more, unless there are none, which need no gathered weights.
-            rest = family.sharded[position:]
-            self.short += len(rest) - (rest[-1] == 1)
-            if rest[-1] != 1 or self._least_states(family) * family.sharded[0] > self._workload.memory_bytes:
-                self.short += rest[-1] == 1
-                return
-            degrees = family.degrees(1)
-            models = _Models(self._arithmetic, degrees, self._network, self._sequence(degrees), shared)
-            fitting, missing = self._options(models, degrees, layers)
-            if fitting:
-                yield self._best(fitting, models)
-            else:
-                self._miss(missing, models)
-                self.short += 1
-            return
+            self.short += 1
+            missed = True
 
     def _miss(self, missing: list[tuple[Layout, int]], models: _Models) -> None:
         layout, needed = min(missing, key=lambda weighed: weighed[1])
@@ -185,20 +174,20 @@ class Weighing:
 
         Every microbatch size that divides a rank's part of the batch is looked at. Larger microbatches never need less
         memory, except that a single one lets FSDP keep gradients sharded: after the first that doesn't fit, those between
-        are skipped. Recomputing is never faster, so where memory isn't the objective
-        more of it is weighed only for what doesn't fit with less.
+        are skipped. Recomputing is never faster, so where memory isn't the objective more of it is weighed only for what
+        doesn't fit with less.
         """
+        per_rank = self._workload.global_batch_size // degrees.batch_ranks
+        leaf = self._workload.leaf_sequences
+        sizes = tuple(leaf * leaves for leaves in divisors(per_rank // leaf))
+        if degrees.pipeline_parallel == 1 and self._objective != "Memory":
+            return self._largest(models, stage_layers, sizes)
         fitting: list[tuple[Layout, int]] = []
         missing: list[tuple[Layout, int]] = []
         fit: set[tuple[int, Schedule, int]] = set()
         available = self._workload.memory_bytes
-        per_rank = self._workload.global_batch_size // degrees.batch_ranks
-        leaf = self._workload.leaf_sequences
-        sizes = tuple(leaf * leaves for leaves in divisors(per_rank // leaf))
         # The first schedule needs the least memory, unless stages of others have fewer layers, since parts must be equal.
         comparable = stage_layers[0] * len(stage_layers) <= self._workload.shape.layers
-        if degrees.pipeline_parallel == 1 and self._objective != "Memory":
-            return self._largest(models, stage_layers, sizes)
         for checkpointing in self._abilities.checkpointing:
             full = False
             for sequences in sizes:
