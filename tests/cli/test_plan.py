@@ -133,7 +133,7 @@ def test_the_table_tells_people_the_same():
     bars = [line.count("█") for line in answer.output.splitlines() if "█" in line]
     assert bars == sorted(bars)
     assert bars[-1] == 24
-    assert "More accelerators pay up to 16, the most on which the job gets faster." in answer.text
+    assert "More accelerators pay up to accelerators.max 16, where this curve ends." in answer.text
 
 
 def test_the_optimizers_share_is_shown_even_where_there_is_none():
@@ -191,7 +191,7 @@ def test_a_job_that_fits_nowhere_is_refused_with_the_reasons():
     (report,) = plan(manifest(TOO_LARGE, fabric()), "-o", "json").plans
     assert report["chosen"] is None
     assert report["bottleneck"] is None
-    assert report["scaling"] == {"points": [], "paysUpToAccelerators": None}
+    assert report["scaling"] == {"points": [], "paysUpToAccelerators": None, "mostAccelerators": 8}
     assert report["refusal"] == search(TOO_LARGE, fabric()).refusal
 
 

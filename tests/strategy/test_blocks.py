@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kronos.api.plan import Degrees
 from kronos.api.training import CustomShape, Experts, ModelShape, Patches
 from kronos.strategy import parameter_count
+from kronos.strategy.arithmetic import Arithmetic
 from kronos.strategy.blocks import BlockWork, Checkpointing
+from kronos.strategy.layout import GIB, Layout, Workload
+from kronos.strategy.memory import MemoryModel
 from kronos.strategy.optimizers import state_bytes
 from kronos.strategy.recipe import KRONOS, MEGATRON, TORCHTITAN
 from kronos.strategy.shapes import Tensor, active_parameter_count
@@ -105,6 +109,61 @@ def test_flops_of_blocks_are_two_per_weight_that_a_token_meets_and_the_attention
     encoder = 2 * (4 * 1024**2 + 2 * 1024 * 4096) + 4 * 512 * 1024
     assert work(BERT_LARGE).flops == encoder, "an encoder's tokens see all others"
     assert work(CUSTOM).flops == 102_400
+
+
+def workload(shape: ModelShape, batch: int = 8) -> Workload:
+    return Workload(
+        shape=shape,
+        global_batch_size=batch,
+        compute_bytes=2,
+        peak_flops=1e12,
+        memory_bytes=8 * GIB,
+        bytes_per_second=1e11,
+    )
+
+
+def test_a_forecaster_multiplies_its_patches_where_a_decoder_looks_tokens_up():
+    load = workload(FORECASTER)
+    embedding, head = 2 * 16 * 7 * 64, 2 * 24 * 7 * 64
+    assert load.embedding_flops == embedding
+    assert load.model_flops == 32 * (3 * (4 * load.block.flops + head) + 2 * embedding)
+    assert Arithmetic(load).embedding(1e6) > 2 * embedding * 1e6 / 1e12
+    tokens = FORECASTER.model_copy(update={"architecture": "decoder", "patches": None})
+    assert workload(tokens).embedding_flops == Arithmetic(workload(tokens)).embedding(1e6) == 0
+
+
+def test_a_dear_embedding_relieves_its_pipeline_stage_of_layers():
+    wide = FORECASTER.model_copy(update={"layers": 8, "patches": Patches(length=64, channels=64, horizon=1)})
+    first, *_, last = workload(wide).balanced(4)
+    assert first < last
+
+
+def test_the_first_stage_of_a_forecaster_keeps_its_patches():
+    layout = Layout(
+        degrees=Degrees(),
+        microbatch_sequences=1,
+        microbatches=8,
+        checkpointing="Full",
+        schedule="None",
+        stage_layers=(4,),
+    )
+
+    def activations(length: int) -> int:
+        shape = FORECASTER.model_copy(update={"patches": Patches(length=length, channels=7, horizon=24)})
+        return MemoryModel(workload(shape), Degrees(), (4,)).heaviest(layout).activations
+
+    assert activations(116) - activations(16) == 100 * 7 * 2 * 32
+
+
+def test_a_custom_layer_costs_what_its_user_says_whatever_the_residual_stream():
+    for hidden in (64, 512, 65_536):
+        shape = CUSTOM.model_copy(update={"hidden_size": hidden})
+        assert work(shape).flops == 102_400
+        load = workload(shape)
+        forward, backward, _, _ = Arithmetic(load).block(1e6, 1, 1, False)
+        streams = 333 * 1e6 / 1e11
+        assert forward == pytest.approx(102_400 * 1e6 / 1e12 + 2 * 1000 / 1e11 + streams)
+        assert backward == pytest.approx(2 * (102_400 * 1e6 / 1e12 + 2 * 1000 / 1e11) + 2 * streams)
 
 
 SHAPES = {"experts": MIXTRAL, "encoder": BERT_LARGE, "forecaster": FORECASTER, "custom": CUSTOM}

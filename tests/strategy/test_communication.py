@@ -103,3 +103,10 @@ def test_the_heaviest_axis_is_innermost_after_tensor_parallelism():
     heavy_pipeline = nest(NETWORK, split, AxisTraffic(tensor=1, pipeline=9, sharded_data=3, data=2))
     assert heavy_pipeline.pipeline.hop == NODE
     assert heavy_pipeline.sharded_data.hop == LEAF
+
+
+def test_a_group_is_dealt_out_evenly_to_the_nodes_that_it_needs():
+    """As placement deals it out, so that a prediction is no more hopeful than the best place."""
+    odd = Network.of(fabric(node=400, leaf=50, spine=10), {"node": 7, "leaf": 28, "spine": 112})
+    assert odd.route(1, 8) == odd.route_over(8, [4, 8, 8])
+    assert odd.route(1, 12) == odd.route_over(12, [6, 12, 12])

@@ -13,7 +13,7 @@ from kronos.api.plan import Degrees
 from kronos.api.training import ModelShape
 from kronos.strategy.layout import GIB, Layout, Workload
 from kronos.strategy.memory import MemoryBreakdown, MemoryModel, StageMemory
-from kronos.strategy.stages import Stage, balance
+from kronos.strategy.stages import Stage
 from kronos_trainer.model import Block
 
 
@@ -30,7 +30,7 @@ def workload(batch: int = 64, half: bool = True, **shape: Any) -> Workload:
 def needs(
     load: Workload, degrees: Degrees, *, sequences: int = 1, recompute: bool = False
 ) -> tuple[Layout, MemoryBreakdown]:
-    stages = balance(load.shape.layers, degrees.pipeline_parallel, load.head_cost)
+    stages = load.balanced(degrees.pipeline_parallel)
     microbatches = load.global_batch_size // degrees.batch_ranks // sequences
     layout = Layout(
         degrees=degrees,
@@ -192,3 +192,49 @@ def test_no_rank_of_any_stage_needs_more_than_reported(split, sequences, recompu
         stage = StageMemory(load, split, Stage(index, held, index == 0, index == count - 1))
         assert stage.itemised(layout, heaviest.reserve).total <= heaviest.total
         assert stage.peak(layout) == stage.itemised(layout, 0).total
+
+
+def test_every_part_of_an_interleaved_stage_has_buffers_to_receive_in():
+    """Without interleaving the first stage receives gradients alone; of two parts the second one receives both."""
+    load = workload(layers=8, hidden_size=512, attention_heads=8, sequence_length=64)
+    degrees = Degrees(data_parallel=1, pipeline_parallel=2)
+
+    def received(parts: int) -> int:
+        layout = Layout(
+            degrees=degrees,
+            microbatch_sequences=4,
+            microbatches=16,
+            checkpointing="Full",
+            schedule="1F1B" if parts == 1 else "Interleaved1F1B",
+            stage_layers=(4, 4),
+            virtual_stages=parts,
+        )
+        stage = StageMemory(load, degrees, Stage(0, 4, first=True, last=False))
+        return stage.itemised(layout, 0).communication
+
+    whole_batch = 64 * 64 * 512 * 4
+    assert received(2) - received(1) == 2 * whole_batch
+    assert received(4) - received(2) == 4 * whole_batch
+
+
+def test_casts_in_flight_are_those_of_a_part_of_the_stage():
+    load = workload(layers=8, hidden_size=512, attention_heads=8, sequence_length=64)
+    degrees = Degrees(tensor_parallel=2, pipeline_parallel=2)
+    assert MemoryModel(load, degrees, (4, 4)).casts_in_flight
+    stage = StageMemory(load, degrees, Stage(0, 4, first=True, last=False))
+    block = load.part_elements(2, 1).block * 2
+
+    def unsharded(parts: int) -> int:
+        layout = Layout(
+            degrees=degrees,
+            microbatch_sequences=1,
+            microbatches=64,
+            checkpointing="None",
+            schedule="1F1B" if parts == 1 else "Interleaved1F1B",
+            stage_layers=(4, 4),
+            virtual_stages=parts,
+        )
+        return stage.itemised(layout, 0).unsharded
+
+    assert unsharded(1) == block + 2 * 4 * block
+    assert unsharded(2) == block + 5 * 2 * block

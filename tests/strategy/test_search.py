@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from kronos.strategy import search
+from kronos.strategy import EVERYTHING, search
 from support.searches import LLAMA_2_7B, LLAMA_3_8B, LLAMA_3_70B, SMALL, fabric, job, plan
 
 SLOW = fabric(node=1, leaf=1, spine=1)
@@ -187,7 +187,7 @@ def test_traffic_counts_what_a_rank_sends():
         pytest.param(
             job({**SMALL, "tied_embeddings": True}, low=7, high=7),
             "the job can't be split over 7 accelerators: dataParallel x shardedDataParallel 7 does not divide "
-            "optimization.globalBatchSize 64; use 4 or 8, or set globalBatchSize to 70",
+            "optimization.globalBatchSize 64; set globalBatchSize to 70, or let accelerators.min to max include 4 or 8",
             id="batch",
         ),
         pytest.param(
@@ -225,8 +225,30 @@ def test_traffic_counts_what_a_rank_sends():
             job(LLAMA_2_7B, mode="Fixed", data_parallel=8),
             "no split of the model fits: the nearest miss, dp8 with recomputed activations and 1 sequence per "
             "microbatch, needs 121.0 GiB per accelerator, 41.0 GiB more than H100 has; the optimizer state alone takes "
-            "50.2 GiB; raise strategy.shardedDataParallel, or leave it out so that it is chosen",
+            "50.2 GiB; raise strategy.shardedDataParallel, or set strategy.mode to Auto",
             id="memory, with sharding pinned to none",
+        ),
+        pytest.param(
+            job(LLAMA_3_70B, mode="Fixed", sharded_data_parallel=2, low=2, high=2),
+            "no split of the model fits: the nearest miss, fsdp2 with recomputed activations and 1 sequence per "
+            "microbatch, needs 705.8 GiB per accelerator, 625.8 GiB more than H100 has; the optimizer state alone takes "
+            "262.8 GiB, gradients take 262.8 GiB; raise strategy.shardedDataParallel and accelerators.max with it, set "
+            "strategy.mode to Auto, or use accelerators with more memory",
+            id="memory, with all degrees fixed",
+        ),
+        pytest.param(
+            job(LLAMA_3_70B, batch=2, high=2, tensor_parallel=1, pipeline_parallel=1),
+            "no split of the model fits: the nearest miss, fsdp2 with recomputed activations and 1 sequence per "
+            "microbatch, needs 574.4 GiB per accelerator, 494.4 GiB more than H100 has; the optimizer state alone takes "
+            "262.8 GiB; raise accelerators.max above 2 and with it optimization.globalBatchSize, of which each shard needs "
+            "a sequence of its own, or use accelerators with more memory",
+            id="memory, with a batch that allows no more shards",
+        ),
+        pytest.param(
+            job({**SMALL, "tied_embeddings": True}, batch=1, low=7, high=7),
+            "the job can't be split over 7 accelerators: dataParallel x shardedDataParallel 7 does not divide "
+            "optimization.globalBatchSize 1; set globalBatchSize to 7, or let accelerators.min to max include 1",
+            id="one sequence for a number of accelerators that divides nothing",
         ),
         pytest.param(
             job({**SMALL, "sequence_length": 2**21}, batch=1, high=1),
@@ -243,6 +265,51 @@ def test_refusals(spec, refusal):
     assert found.candidates == ()
     assert found.bottleneck is None
     assert found.refusal == refusal
+
+
+@pytest.mark.parametrize(
+    ("spec", "memory", "refusal"),
+    [
+        pytest.param(
+            job(batch=7, expert_parallel=2),
+            80,
+            "the job can't be split over 1 to 8 accelerators: strategy.expertParallel needs model.experts; drop it",
+            id="experts of a model that has none",
+        ),
+        pytest.param(
+            job({**SMALL, "experts": {"count": 6, "active": 2}}, batch=7, expert_parallel=4),
+            80,
+            "the job can't be split over 1 to 8 accelerators: expertParallel 4 does not divide model.experts.count 6; use "
+            "1, 2, 3 or 6",
+            id="experts that can't be dealt out",
+        ),
+        pytest.param(
+            job(
+                {**SMALL, "sequence_length": 16},
+                low=3,
+                high=3,
+                data_parallel=1,
+                sharded_data_parallel=1,
+                tensor_parallel=1,
+                pipeline_parallel=1,
+            ),
+            80,
+            "the job can't be split over 3 accelerators: contextParallel 3 needs a model.sequenceLength that is a multiple "
+            "of 6, not 16; set it to 18, or change contextParallel",
+            id="pins that leave a context degree which doesn't divide",
+        ),
+        pytest.param(
+            job(batch=1, high=1),
+            0.25,
+            "no split of the model fits: the nearest miss, single with recomputed activations and 1 sequence per "
+            "microbatch, needs 2.5 GiB per accelerator, 2.3 GiB more than H100 has; the optimizer state alone takes "
+            "0.8 GiB; use accelerators with more memory",
+            id="less memory than the process itself takes",
+        ),
+    ],
+)
+def test_refusals_of_what_any_trainer_could_do(spec, memory, refusal):
+    assert search(spec, fabric(memory=memory), abilities=EVERYTHING).refusal == refusal
 
 
 def test_rejections_beside_candidates_come_most_frequent_first():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kronos.api.plan import Degrees
@@ -13,9 +13,8 @@ from kronos.strategy.arithmetic import Arithmetic
 from kronos.strategy.communication import Network
 from kronos.strategy.layout import GIB, Layout, Workload
 from kronos.strategy.memory import MemoryModel
-from kronos.strategy.stages import balance
 from kronos.strategy.timing import StepModel
-from support.searches import GPU, bandwidths, fabric, jobs, memories, plan
+from support.searches import GPU, bandwidths, deep_job, deep_jobs, fabric, jobs, memories, plan
 
 
 def by_degrees(found: Search):
@@ -85,9 +84,15 @@ def test_a_faster_link_never_makes_a_prediction_slower(spec, links, faster):
 
 @settings(max_examples=500, deadline=None)
 @given(
-    st.one_of(st.tuples(jobs(), st.just(TRAINER)), st.tuples(jobs(experts=True), st.just(EVERYTHING))),
+    st.one_of(
+        st.tuples(jobs(), st.just(TRAINER)),
+        st.tuples(jobs(experts=True), st.just(EVERYTHING)),
+        st.tuples(deep_jobs(), st.sampled_from([TRAINER, EVERYTHING])),
+    ),
     memories(),
 )
+@example((deep_job(16), TRAINER), 2.43)
+@example((deep_job(16), EVERYTHING), 2.43)
 def test_the_choice_is_within_1_percent_of_an_exhaustive_search(asked, memory):
     """Weighs every layout one by one; the search may only be as good, and picks simpler ones within one percent."""
     spec, abilities = asked
@@ -171,7 +176,7 @@ def every_split(spec, abilities):
 def every_schedule(load, split, microbatches, abilities):
     """All schedules that can run, with their virtual stages and the layers of each stage."""
     stages, layers = split.pipeline_parallel, load.shape.layers
-    balanced = balance(layers, stages, load.head_cost)
+    balanced = load.balanced(stages)
     if stages == 1:
         yield "None", 1, balanced
     elif microbatches < stages:

@@ -33,24 +33,39 @@ def test_balance(layers, stages, head, expected):
     assert balance(layers, stages, head) == expected
 
 
+@pytest.mark.parametrize(
+    ("layers", "stages", "head", "embedding", "expected"),
+    [
+        pytest.param(8, 4, 0.01, 2.0, (1, 2, 3, 2), id="the embedding's stage has fewer layers"),
+        pytest.param(8, 2, 1.0, 3.0, (3, 5), id="two stages"),
+        pytest.param(8, 4, 2.0, 2.0, (1, 3, 3, 1), id="both ends"),
+    ],
+)
+def test_balance_with_a_dear_embedding(layers, stages, head, embedding, expected):
+    assert balance(layers, stages, head, embedding) == expected
+
+
 def test_more_stages_than_layers_are_refused():
     with pytest.raises(ValueError, match="4 pipeline stages need at least as many layers, not 3"):
         balance(3, 4, 1.0)
 
 
-@given(st.integers(1, 9), st.integers(1, 4), st.floats(0, 6))
-def test_no_split_has_a_faster_slowest_stage(layers, stages, head):
+@given(st.integers(1, 9), st.integers(1, 4), st.floats(0, 6), st.floats(0, 6))
+def test_no_split_has_a_faster_slowest_stage(layers, stages, head, embedding):
     if stages > layers:
         return
-    chosen = balance(layers, stages, head)
+    chosen = balance(layers, stages, head, embedding)
     splits = (split for split in product(range(1, layers + 1), repeat=stages) if sum(split) == layers)
     assert sum(chosen) == layers
     assert len(chosen) == stages
-    assert slowest(chosen, head) == min(slowest(split, head) for split in splits)
+    assert slowest(chosen, head, embedding) == min(slowest(split, head, embedding) for split in splits)
 
 
-def slowest(split, head):
-    return max((*split[:-1], split[-1] + head))
+def slowest(split, head, embedding):
+    costs = list(split)
+    costs[0] += embedding
+    costs[-1] += head
+    return max(costs)
 
 
 @pytest.mark.parametrize(

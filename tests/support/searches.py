@@ -143,6 +143,33 @@ def jobs(draw: st.DrawFn, *, experts: bool = False) -> TrainingJobSpec:
     )
 
 
+def deep_job(layers: int, batch: int = 32, **strategy: Any) -> TrainingJobSpec:
+    """A job whose layers are wide for their work, on 8 accelerators: weights and their casts decide what fits."""
+    model = {
+        "layers": layers,
+        "hidden_size": 2048,
+        "attention_heads": 8,
+        "feed_forward_size": 1024,
+        "vocabulary_size": 32_000,
+        "sequence_length": 64,
+    }
+    return job(model, batch=batch, low=8, high=8, **strategy)
+
+
+@st.composite
+def deep_jobs(draw: st.DrawFn) -> TrainingJobSpec:
+    """Such jobs with many microbatches, mostly of tensor groups in pipelines."""
+    few = st.none() | st.sampled_from([1, 2])
+    return deep_job(
+        draw(st.sampled_from([4, 8, 12, 16])),
+        draw(st.sampled_from([8, 12, 32, 64])),
+        objective=draw(st.sampled_from(["Time", "Efficiency", "Memory"])),
+        tensor_parallel=draw(st.none() | st.sampled_from([2, 4])),
+        pipeline_parallel=draw(st.none() | st.sampled_from([2, 4])),
+        sharded_data_parallel=draw(few),
+    )
+
+
 def memories() -> st.SearchStrategy[float]:
     """Accelerator memory in GiB, between too little for the jobs above and plenty."""
     return st.floats(0.6, 8)

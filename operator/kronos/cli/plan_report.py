@@ -159,6 +159,8 @@ class ScalingReport:
 
     points: tuple[ScalePointReport, ...]
     pays_up_to_accelerators: int | None
+    most_accelerators: int
+    """The job's accelerators.max, where the curve ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,16 +304,18 @@ def _scaling(
     spec: TrainingJobSpec, fabric: FabricSpec, slots: Mapping[str, int], abilities: Abilities, found: Search
 ) -> ScalingReport:
     """The curve from the fewest accelerators that can hold the job, even where the job asks for more."""
+    most = spec.accelerators.max
     if not found.candidates:
-        return ScalingReport((), None)
-    if spec.accelerators.min > 1:
-        fewer = spec.accelerators.model_copy(update={"min": 1})
-        found = search(spec.model_copy(update={"accelerators": fewer}), fabric, slots, abilities)
+        return ScalingReport((), None, most)
+    if spec.accelerators.min > 1 or spec.strategy.objective == "Memory":
+        wider = {
+            "accelerators": spec.accelerators.model_copy(update={"min": 1}),
+            # The layouts that need the least memory aren't the fastest.
+            "strategy": spec.strategy.model_copy(update={"objective": "Time"}),
+        }
+        found = search(spec.model_copy(update=wider), fabric, slots, abilities)
     points = scaling(found.candidates)
-    return ScalingReport(
-        points=tuple(_point(point, points[0]) for point in points),
-        pays_up_to_accelerators=stops_paying(points),
-    )
+    return ScalingReport(tuple(_point(point, points[0]) for point in points), stops_paying(points), most)
 
 
 def _point(point: ScalePoint, first: ScalePoint) -> ScalePointReport:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
+from pydantic.alias_generators import to_camel
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from kronos.cli.plan_report import ChosenReport, PlanReport, ScalingReport
 from kronos.strategy.alternatives import WORTH
+from kronos.strategy.words import MEMORY_ITEMS, TIME_ITEMS
 
 BAR_CELLS = 24
 """Width of the longest bar."""
@@ -23,22 +24,8 @@ _BOTTLENECKS = {
     "ModelSize": "model size: one accelerator doesn't hold the model with its optimizer",
     "Both": "both: one accelerator doesn't hold the model with its optimizer, and replicas bring speed",
 }
-_MEMORY_ITEMS = {
-    "optimizer": "optimizer state",
-    "unsharded": "gathered or cast weights",
-    "communication": "communication buffers",
-    "reserve": "process and fragmentation",
-}
-_TIME_ITEMS = {
-    "compute": "arithmetic",
-    "tensorParallel": "tensor collectives",
-    "contextParallel": "context exchanges",
-    "expertParallel": "expert exchanges",
-    "dataParallel": "gradient and weight collectives",
-    "pipeline": "sends between stages",
-    "pipelineBubble": "pipeline bubble",
-    "optimizer": "optimizer update",
-}
+_MEMORY_ITEMS = {to_camel(name): words for name, words in MEMORY_ITEMS.items()}
+_TIME_ITEMS = {to_camel(name): words for name, words in TIME_ITEMS.items()}
 _ALWAYS = frozenset({"optimizer"})
 """Items that are shown even where they are zero: what decides most often whether a model fits."""
 
@@ -123,7 +110,7 @@ def _memory(console: Console, chosen: ChosenReport) -> None:
     memory = chosen.memory
     for name, item in memory.items.items():
         if item.size_gib or name in _ALWAYS:
-            label = _MEMORY_ITEMS.get(name, _words(name))
+            label = _MEMORY_ITEMS[name]
             table.add_row(label, gib(item.size_gib), f"{item.percent_of_limit:.1f}")
     table.add_row("total", gib(memory.total_gib), f"{memory.percent_of_limit:.1f}", style="bold")
     table.add_row("limit", gib(memory.limit_gib), "100.0")
@@ -134,7 +121,7 @@ def _time(console: Console, chosen: ChosenReport) -> None:
     table = _table(console, "Time of a step", "Item", "Time>", "% of step>")
     for name, item in chosen.time.items.items():
         if item.seconds:
-            label = _TIME_ITEMS.get(name, _words(name))
+            label = _TIME_ITEMS[name]
             table.add_row(label, seconds(item.seconds), f"{item.percent_of_step:.1f}")
     table.add_row("total", seconds(chosen.time.total_seconds), "100.0", style="bold")
     console.print(table)
@@ -189,6 +176,8 @@ def _scaling(console: Console, scaling: ScalingReport) -> None:
         return
     beyond = f"Beyond {_plural(stop, 'accelerator')}, more of them bring less than {WORTH:.0%} of their share of speed."
     last = f"More accelerators pay up to {stop:,}, the most on which the job gets faster."
+    if stop == scaling.most_accelerators:
+        last = f"More accelerators pay up to accelerators.max {stop:,}, where this curve ends."
     _sentence(console, beyond if stop < scaling.points[-1].accelerators else last)
 
 
@@ -274,8 +263,3 @@ def stages(layers: tuple[int, ...]) -> str:
 
 def _plural(number: int, noun: str, ending: str = "s") -> str:
     return f"{number:,} {noun}{ending if number != 1 else ''}"
-
-
-def _words(name: str) -> str:
-    """`pipelineBubble` as words."""
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: f" {match[1].lower()}", name)

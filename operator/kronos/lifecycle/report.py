@@ -75,7 +75,10 @@ def strategy_status(reservation: Reservation) -> StrategyStatus:
         alternatives=tuple(
             f"{other.degrees.summary}: {other.reason}" for other in reservation.alternatives[:5]
         ),
-        pays_up_to=stops_paying(scaling(reservation.search.candidates)),
+        # Candidates that need the least memory aren't the fastest, and say nothing about speed.
+        pays_up_to=None
+        if reservation.search.objective == "Memory"
+        else stops_paying(scaling(reservation.search.candidates)),
     )
 
 

@@ -9,12 +9,12 @@ from kronos.api.fabric import FabricSpec
 from kronos.api.job import Strategy, TrainingJobSpec
 from kronos.api.plan import Degrees
 from kronos.strategy.abilities import TRAINER, Abilities
-from kronos.strategy.candidate import Candidate
+from kronos.strategy.candidate import Candidate, Objective
 from kronos.strategy.communication import Network
-from kronos.strategy.explain import MEMORY
-from kronos.strategy.layout import GIB
+from kronos.strategy.explain import gib, shortage
 from kronos.strategy.search import search
 from kronos.strategy.timing import StepTime
+from kronos.strategy.words import TIME_ITEMS
 
 WORTH = 0.5
 """More accelerators pay while they bring at least this share of the speed-up that as many of the present ones bring."""
@@ -44,17 +44,18 @@ def alternatives(
     two moved from one axis to another. The nearest in time come first, then those that can't run.
     """
     network = Network.of(fabric, slots_per_domain)
+    accelerator = fabric.accelerator(spec.accelerators.resource)
+    assert accelerator is not None, "the search refuses resources that the fabric doesn't describe"
     found = []
     for degrees in dict.fromkeys(_neighbours(chosen.degrees)):
         fixed = _fixed(spec, degrees)
         answer = search(fixed, fabric, slots_per_domain, abilities)
         if answer.candidates:
             other = answer.candidates[0]
-            reason = _slower(chosen, other, network)
+            reason = _slower(chosen, other, network, spec.strategy.objective)
             found.append(Alternative(degrees, other.time.total, reason))
             continue
-        short = next((rejection for rejection in answer.rejections if rejection.code == MEMORY), None)
-        reason = _without_name(short.message) if short else (answer.refusal or "")
+        reason = shortage(accelerator, answer.nearest[1]) if answer.nearest else answer.refusal or ""
         found.append(Alternative(degrees, None, reason))
     return tuple(
         sorted(
@@ -95,26 +96,16 @@ def _neighbours(degrees: Degrees) -> Iterator[Degrees]:
                 yield degrees.model_copy(update=moved)
 
 
-_ITEMS = {
-    "compute": "arithmetic",
-    "tensor_parallel": "tensor collectives",
-    "context_parallel": "context exchanges",
-    "expert_parallel": "expert exchanges",
-    "data_parallel": "gradient and weight collectives",
-    "pipeline": "sends between stages",
-    "pipeline_bubble": "the pipeline's bubble",
-    "optimizer": "the optimizer",
-}
-
-
-def _slower(chosen: Candidate, other: Candidate, network: Network) -> str:
+def _slower(chosen: Candidate, other: Candidate, network: Network, objective: Objective) -> str:
     """By how much another split is slower, and through what."""
     change = other.time.total / chosen.time.total - 1
     grown = max(
         fields(StepTime),
         key=lambda field: getattr(other.time, field.name) - getattr(chosen.time, field.name),
     ).name
-    what = f"most of it {_ITEMS[grown]}"
+    growth = getattr(other.time, grown) - getattr(chosen.time, grown)
+    share = "most of it" if growth > (other.time.total - chosen.time.total) / 2 else "first of all"
+    what = f"{share} {TIME_ITEMS[grown]}"
     level = network.crossed(1, other.degrees.tensor_parallel)
     if grown == "tensor_parallel" and level is not None and change >= 0.01:
         return f"tp{other.degrees.tensor_parallel} crosses {level}: {change:+.0%} step time"
@@ -125,21 +116,15 @@ def _slower(chosen: Candidate, other: Candidate, network: Network) -> str:
     elif grown == "compute" and other.degrees.pipeline_parallel > chosen.degrees.pipeline_parallel:
         what = "since its slowest stage has more than its share"
     if change < 0:
-        return f"{change:+.1%} step time, but {_dearer(chosen, other)}"
+        return f"{change:+.1%} step time, but {_dearer(chosen, other, objective)}"
     if change < 0.01:
         return f"{change:+.1%} step time, which is as good, but less simple or no better for the objective"
     return f"{change:+.0%} step time, {what}"
 
 
-def _dearer(chosen: Candidate, other: Candidate) -> str:
-    more = (other.memory.total - chosen.memory.total) / GIB
-    return f"{more:.1f} GiB more per accelerator" if more > 0 else "less simple"
-
-
-def _without_name(message: str) -> str:
-    """What the nearest miss needs, and lacks."""
-    _, needs, rest = message.partition("needs ")
-    return needs + rest
+def _dearer(chosen: Candidate, other: Candidate, objective: Objective) -> str:
+    more = other.memory.total - chosen.memory.total
+    return f"{gib(more)} more per accelerator" if objective == "Memory" and more > 0 else "less simple"
 
 
 @dataclass(frozen=True, slots=True)

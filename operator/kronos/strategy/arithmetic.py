@@ -19,6 +19,8 @@ BLOCK_KERNELS = 20
 """Kernels in a block's forward pass."""
 LOSS_PASSES = 6
 """Times that the loss and its gradient read or write the logits in fp32, besides the product's own output."""
+ERROR_PASSES = 5
+"""The same of a forecaster's squared error: target and error forward, error and gradient backward, and a cast of it."""
 
 
 class Arithmetic:
@@ -60,6 +62,10 @@ class Arithmetic:
         workload = self.workload
         block = workload.block
         products = again = 0.0
+        custom = workload.shape.custom
+        if custom is not None:
+            products = again = tokens * block.flops / self._rate
+            products += self.stream(custom.parameters_per_layer * workload.compute_bytes)
         for matmul in block.matmuls:
             inner: float = matmul.inner / (tensor if matmul.split == "columns" else 1)
             outer: float = matmul.outer / (tensor if matmul.split == "rows" else 1)
@@ -105,10 +111,17 @@ class Arithmetic:
         outputs = workload.output_size / workload.vocabulary_ways(tensor)
         if not outputs:
             return 0.0
-        passes = workload.compute_bytes + LOSS_PASSES * FP32_BYTES
+        passes = ERROR_PASSES if workload.shape.patches else LOSS_PASSES
         return 3 * self.matmul(tokens, workload.shape.hidden_size, outputs) + self.stream(
-            tokens * outputs * passes
+            tokens * outputs * (workload.compute_bytes + passes * FP32_BYTES)
         )
+
+    def embedding(self, tokens: float) -> float:
+        """Seconds of a forecaster's embedding, forward and backward; looking tokens up is a read that is left out."""
+        workload = self.workload
+        if not workload.input_size:
+            return 0.0
+        return 2 * self.matmul(tokens, workload.input_size, workload.shape.hidden_size)
 
     def update(self, elements: int) -> float:
         """Seconds to update so many weights: the gradient is cleared, measured and read; weights, masters, state pass by."""

@@ -103,13 +103,12 @@ class BlockWork:
 
     @cached_property
     def matmuls(self) -> tuple[Matmul, ...]:
-        """The products with weights, in order; a custom layer is one product with as many FLOPs."""
+        """The products with weights, in order; of a custom layer they aren't known."""
         shape = self._shape
         hidden, key_value = shape.hidden_size, shape.kv_heads * shape.head_size
         again = self._recipe.fused_attention
         if shape.custom is not None:
-            outer = max(1, shape.custom.flops_per_token_per_layer // (2 * hidden))
-            return (Matmul("layer", hidden, outer, "none", recomputed=again),)
+            return ()
         found = [
             Matmul("wq", hidden, hidden, "rows"),
             Matmul("wk", hidden, key_value, "rows", recomputed=again),
@@ -137,6 +136,8 @@ class BlockWork:
     @cached_property
     def flops(self) -> float:
         """Forward FLOPs per token."""
+        if self._shape.custom is not None:
+            return self._shape.custom.flops_per_token_per_layer
         return sum(matmul.flops for matmul in self.matmuls) + (self.attention.flops if self.attention else 0)
 
     @cached_property

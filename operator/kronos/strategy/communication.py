@@ -107,11 +107,12 @@ class Network:
         Collectives go level by level: a ring inside the narrowest domain, then rings between domains, on what each
         rank has left of the bytes. A ring all-gather of n bytes over p ranks takes (p - 1) x latency + (p - 1) / p x n x
         seconds per byte (Thakur, Rabenseifner and Gropp 2005, section 4.1); a reduce-scatter takes the same. So a wide
-        level carries n / (ranks inside) only. A group wider than the widest domain crosses the widest level's wire.
+        level carries n / (ranks inside) only. A group wider than the widest domain crosses the widest level's wire. It is
+        dealt out evenly to the domains that it needs: eight ranks on nodes of seven are four and four.
         """
         known = self._routes.get((inner, degree))
         if known is None:
-            reaches = [min(degree, max(1, slots // inner)) for slots, _ in self.domains]
+            reaches = [degree // ceil(degree / max(1, slots // inner)) for slots, _ in self.domains]
             known = self._routes[inner, degree] = self.route_over(degree, reaches)
         return known
 

@@ -15,6 +15,10 @@ from kronos.strategy.abilities import Abilities
 TENSOR_CODES = ("AttentionHeadsNotDivisible", "KeyValueHeadsNotDivisible", "FeedForwardNotDivisible")
 PIPELINE_CODES = ("FewerLayersThanStages", "TiedEmbeddings")
 BATCH_CODE = "GlobalBatchNotDivisible"
+SEQUENCE_CODE = "SequenceNotDivisible"
+LANES_CODE = "LanesNotDivisible"
+CUSTOM_CODE = "CustomNotSplit"
+EXPERT_CODES = ("NoExperts", "ExpertsNotDivisible")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +147,7 @@ def families(spec: TrainingJobSpec, abilities: Abilities, rejections: Rejections
         context=pins.context if contexts else pins.context or 1,
         expert=pins.expert if experts else pins.expert or 1,
     )
-    if structure is not None and max(pins.context or 1, pins.expert or 1) > 1:
-        # Ring attention and dealing tokens out to experts add in orders that follow the layout.
-        rejections.add(
-            "NotCertifiable",
-            lambda: (
-                "contextParallel and expertParallel can't keep a certified run's bits; drop them from strategy"
-            ),
-        )
+    if not _axes_are_allowed(spec, pins, rejections):
         return
     if not (low <= pins.product <= high if pins.all_given else _multiples(pins.product, low, high)):
         rejections.add("WorldSizeOutOfRange", partial(_world_size_message, pins, low, high))
@@ -172,7 +169,7 @@ def families(spec: TrainingJobSpec, abilities: Abilities, rejections: Rejections
                     )
                 if not batch_options or not _pipeline_parallel_fits(spec, pipeline, rejections):
                     continue
-                for batch_ranks in _batch_ranks_that_fit(spec, batch_options, rejections):
+                for batch_ranks in _batch_ranks_that_fit(spec, pins, model_ranks, batch_options, rejections):
                     sharded = _sharded(pins, batch_ranks)
                     for expert in _experts(spec, pins, batch_ranks, rejections) if sharded else ():
                         yield Family(tensor, pipeline, context, expert, batch_ranks, sharded)
@@ -193,8 +190,8 @@ def _contexts(spec: TrainingJobSpec, pins: Pins, most: int, rejections: Rejectio
     for degree in _options(pins.context, most):
         if degree == 1 or (length % (2 * degree) == 0 and spec.model.custom is None):
             yield degree
-        elif pins.context:
-            rejections.add("SequenceNotDivisible", partial(_sequence_not_divided, spec, degree))
+        else:
+            rejections.add(SEQUENCE_CODE, partial(_sequence_not_divided, spec, degree))
 
 
 def _sequence_not_divided(spec: TrainingJobSpec, degree: int) -> str:
@@ -208,36 +205,38 @@ def _sequence_not_divided(spec: TrainingJobSpec, degree: int) -> str:
     )
 
 
+def _axes_are_allowed(spec: TrainingJobSpec, pins: Pins, rejections: Rejections) -> bool:
+    """Whether the job's model and its reproducibility allow the context and expert degrees that are pinned."""
+    context, expert, experts = pins.context or 1, pins.expert or 1, spec.model.experts
+    if spec.reproducibility.structure is not None and max(context, expert) > 1:
+        # Ring attention and dealing tokens out to experts add in orders that follow the layout.
+        message = (
+            "contextParallel and expertParallel can't keep a certified run's bits; drop them from strategy"
+        )
+        rejections.add("NotCertifiable", lambda: message)
+        return False
+    if expert > 1 and experts is None:
+        rejections.add(EXPERT_CODES[0], lambda: "strategy.expertParallel needs model.experts; drop it")
+        return False
+    if experts is not None and experts.count % expert:
+        usable = _one_of(divisors(experts.count)[:8])
+        wrong = f"expertParallel {expert} does not divide model.experts.count {experts.count}; use {usable}"
+        rejections.add(EXPERT_CODES[1], lambda: wrong)
+        return False
+    return True
+
+
 def _experts(spec: TrainingJobSpec, pins: Pins, batch_ranks: int, rejections: Rejections) -> Iterator[int]:
     """Expert degrees: each divides the batch ranks, among which it deals the experts out, and the experts."""
     experts = spec.model.experts
     for degree in (pins.expert,) if pins.expert else divisors(batch_ranks):
-        if degree == 1:
-            yield 1
-        elif experts is None:
-            rejections.add("NoExperts", lambda: "strategy.expertParallel needs model.experts; drop it")
-        elif batch_ranks % degree == 0 and experts.count % degree == 0:
+        if degree == 1 or (experts is not None and batch_ranks % degree == 0 and experts.count % degree == 0):
             yield degree
-        elif pins.expert and experts.count % degree:
-            usable = _one_of(divisors(experts.count)[:8])
-            rejections.add(
-                "ExpertsNotDivisible",
-                partial(
-                    "expertParallel {} does not divide model.experts.count {}; use {}".format,
-                    degree,
-                    experts.count,
-                    usable,
-                ),
-            )
         elif pins.expert:
-            rejections.add(
-                "ExpertsNotDivisible",
-                partial(
-                    "expertParallel {} does not divide dataParallel x shardedDataParallel {}; change one of them".format,
-                    degree,
-                    batch_ranks,
-                ),
+            message = (
+                "expertParallel {} does not divide dataParallel x shardedDataParallel {}; change one of them"
             )
+            rejections.add(EXPERT_CODES[1], partial(message.format, degree, batch_ranks))
 
 
 def _sharded(pins: Pins, batch_ranks: int) -> tuple[int, ...]:
@@ -252,12 +251,12 @@ def _sharded(pins: Pins, batch_ranks: int) -> tuple[int, ...]:
 def _tensor_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Rejections) -> bool:
     shape, structure = spec.model, spec.reproducibility.structure
     if structure is not None and structure.tensor_lanes % degree:
-        rejections.add("LanesNotDivisible", partial(_lanes_not_divided, structure.tensor_lanes, degree))
+        rejections.add(LANES_CODE, partial(_lanes_not_divided, structure.tensor_lanes, degree))
         return False
     if shape.custom is not None:
         if degree > 1 and spec.strategy.tensor_parallel:
             rejections.add(
-                "CustomNotSplit",
+                CUSTOM_CODE,
                 lambda: "the layers of a custom model can't be split; drop strategy.tensorParallel",
             )
         return degree == 1
@@ -303,7 +302,9 @@ def _pipeline_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Reje
     return True
 
 
-def _batch_ranks_that_fit(spec: TrainingJobSpec, options: range, rejections: Rejections) -> list[int]:
+def _batch_ranks_that_fit(
+    spec: TrainingJobSpec, pins: Pins, model_ranks: int, options: range, rejections: Rejections
+) -> list[int]:
     # Goes through the batch's divisors, which are few, rather than through the options, of which a large job has many.
     structure = spec.reproducibility.structure
     leaf = structure.leaf_sequences if structure else 1
@@ -316,9 +317,10 @@ def _batch_ranks_that_fit(spec: TrainingJobSpec, options: range, rejections: Rej
     fitting = [divisor for divisor in divisors(batch) if divisor in options]
     if len(fitting) < len(options):
         first = next(number for number in options if batch % number)
-        rejections.add(
-            BATCH_CODE, partial(_batch_not_divided, batch, first, leaf), len(options) - len(fitting)
-        )
+        # Where nothing fits and nothing is pinned, the number of accelerators is what people can change.
+        free = not fitting and pins.data is None and pins.sharded is None
+        message = partial(_batch_not_divided, batch, first, leaf, model_ranks if free else None)
+        rejections.add(BATCH_CODE, message, len(options) - len(fitting))
     return fitting
 
 
@@ -330,15 +332,24 @@ def _leaf_not_divided(leaf: int, batch: int) -> str:
     )
 
 
-def _batch_not_divided(leaves: int, batch_ranks: int, leaf: int) -> str:
+def _batch_not_divided(leaves: int, batch_ranks: int, leaf: int, model_ranks: int | None) -> str:
+    """What to change so that the batch can be dealt out.
+
+    `model_ranks` are the ranks of one replica where the number of accelerators is what can be changed, else None.
+    """
     usable = divisors(leaves)
     below = max(divisor for divisor in usable if divisor < batch_ranks)
     near = (below, *(divisor for divisor in usable if divisor > batch_ranks))[:2]
     above = -(-leaves // batch_ranks) * batch_ranks * leaf
     of = f" in leaves of {leaf}" if leaf > 1 else ""
+    if model_ranks is None:
+        change = f"use {_one_of(near)}, or set globalBatchSize to {above}"
+    else:
+        counts = _one_of(tuple(number * model_ranks for number in near))
+        change = f"set globalBatchSize to {above}, or let accelerators.min to max include {counts}"
     return (
         f"dataParallel x shardedDataParallel {batch_ranks} does not divide optimization.globalBatchSize {leaves * leaf}{of}; "
-        f"use {_one_of(near)}, or set globalBatchSize to {above}"
+        f"{change}"
     )
 
 

@@ -9,7 +9,11 @@ from kronos.api.job import TrainingJobSpec
 from kronos.strategy.candidate import Candidate
 from kronos.strategy.degrees import (
     BATCH_CODE,
+    CUSTOM_CODE,
+    EXPERT_CODES,
+    LANES_CODE,
     PIPELINE_CODES,
+    SEQUENCE_CODE,
     TENSOR_CODES,
     Family,
     Pins,
@@ -18,6 +22,7 @@ from kronos.strategy.degrees import (
 )
 from kronos.strategy.layout import GIB, Layout
 from kronos.strategy.memory import MemoryBreakdown
+from kronos.strategy.words import MEMORY_ITEMS
 
 MEMORY = "MemoryShort"
 SLOW = "Slower"
@@ -46,34 +51,32 @@ def note_slow(
 
 def memory_short(accelerator: Accelerator, layout: Layout, needed: MemoryBreakdown) -> str:
     """How far the nearest miss is from fitting, and what takes its memory."""
-    available = int(accelerator.memory * GIB)
-    optimizer = f"the optimizer state alone takes {_gib(needed.optimizer)}"
-    shares = {
-        "weights": needed.weights,
-        "gradients": needed.gradients,
-        "optimizer": needed.optimizer,
-        "activations": needed.activations,
-        "gathered weights": needed.unsharded,
-        "logits": needed.logits,
-        "communication buffers": needed.communication,
-        "the process and fragmentation": needed.reserve,
-    }
-    largest = max(shares, key=lambda name: shares[name])
-    dominant = "" if largest == "optimizer" else f", {largest} take {_gib(shares[largest])}"
     recomputing = " with recomputed activations" if layout.checkpointing != "None" else ""
     size = layout.microbatch_sequences
     microbatch = f"{size} sequence{'s' if size > 1 else ''} per microbatch"
+    return f"the nearest miss, {layout.degrees.summary}{recomputing} and {microbatch}, {shortage(accelerator, needed)}"
+
+
+def shortage(accelerator: Accelerator, needed: MemoryBreakdown) -> str:
+    """What a layout needs and lacks, without its name."""
+    available = int(accelerator.memory * GIB)
+    largest = max(MEMORY_ITEMS, key=lambda name: getattr(needed, name))
+    dominant = (
+        "" if largest == "optimizer" else f", {MEMORY_ITEMS[largest]} take {gib(getattr(needed, largest))}"
+    )
     return (
-        f"the nearest miss, {layout.degrees.summary}{recomputing} and {microbatch}, "
-        f"needs {_gib(needed.total)} per accelerator, {_gib(needed.total - available)} more than {accelerator.model} "
-        f"has; {optimizer}{dominant}"
+        f"needs {gib(needed.total)} per accelerator, {gib(needed.total - available)} more than {accelerator.model} has; "
+        f"the {MEMORY_ITEMS['optimizer']} alone takes {gib(needed.optimizer)}{dominant}"
     )
 
 
 def refusal(
-    spec: TrainingJobSpec, rejections: tuple[Rejection, ...], nearest: tuple[Layout, MemoryBreakdown] | None
+    spec: TrainingJobSpec,
+    rejections: tuple[Rejection, ...],
+    nearest: tuple[Layout, MemoryBreakdown] | None,
+    available: int,
 ) -> str:
-    """One sentence for a job without any layout that fits.
+    """One sentence for a job without any layout that fits `available` bytes.
 
     Memory is the reason wherever a split got as far as being weighed. Else it is what stands against a pinned degree, then
     the batch, which is the easiest to change, then the most frequent reason.
@@ -81,31 +84,65 @@ def refusal(
     assert rejections, "a search without candidates has rejected something"
     if nearest is not None:
         short = next(rejection for rejection in rejections if rejection.code == MEMORY)
-        return f"no split of the model fits: {short.message}; {_remedy(spec, *nearest)}"
+        return f"no split of the model fits: {short.message}; {_remedy(spec, *nearest, available)}"
     low, high = spec.accelerators.min, spec.accelerators.max
     count = str(high) if low == high else f"{low} to {high}"
-    pins = Pins.of(spec)
-    pinned = {*(TENSOR_CODES if pins.tensor else ()), *(PIPELINE_CODES if pins.pipeline else ())}
+    pinned = _pinned_codes(Pins.of(spec))
     decisive = min(
-        rejections, key=lambda rejection: (rejection.code not in pinned, rejection.code != BATCH_CODE)
+        rejections,
+        key=lambda rejection: (
+            rejection.code not in pinned,
+            rejection.code != BATCH_CODE,
+            # Nobody who didn't ask for context groups wants to hear of them first.
+            rejection.code == SEQUENCE_CODE,
+        ),
     )
     return f"the job can't be split over {count} accelerators: {decisive.message}"
 
 
-def _remedy(spec: TrainingJobSpec, layout: Layout, needed: MemoryBreakdown) -> str:
-    """What to change first: more ranks where they can shard what dominates, else less work per rank."""
-    sharded = needed.weights + needed.gradients + needed.optimizer
-    strategy = spec.strategy
-    free = strategy.mode == "Auto" and strategy.sharded_data_parallel is None
-    if not free and layout.degrees.sharded_data_parallel == 1:
-        return "raise strategy.shardedDataParallel, or leave it out so that it is chosen"
-    if sharded > needed.activations + needed.logits:
-        return f"raise accelerators.max above {spec.accelerators.max}, or use accelerators with more memory"
-    return (
-        f"lower model.sequenceLength below {spec.model.sequence_length}, or use accelerators with more memory"
+def _pinned_codes(pins: Pins) -> frozenset[str]:
+    """What may stand against the degrees that are pinned."""
+    return frozenset(
+        code
+        for pin, codes in (
+            (pins.tensor, (*TENSOR_CODES, LANES_CODE, CUSTOM_CODE)),
+            (pins.pipeline, PIPELINE_CODES),
+            (pins.context, (SEQUENCE_CODE,)),
+            (pins.expert, EXPERT_CODES),
+        )
+        if (pin or 1) > 1
+        for code in codes
     )
 
 
-def _gib(size: int) -> str:
+def _remedy(spec: TrainingJobSpec, layout: Layout, needed: MemoryBreakdown, available: int) -> str:
+    """What to change first: more ranks where they can shard what dominates, else less work per rank."""
+    more_memory = "use accelerators with more memory"
+    if needed.reserve >= available:
+        return more_memory
+    strategy, most = spec.strategy, spec.accelerators.max
+    degrees = layout.degrees
+    if needed.weights + needed.gradients + needed.optimizer <= needed.activations + needed.logits:
+        return f"lower model.sequenceLength below {spec.model.sequence_length}, or {more_memory}"
+    automatic = (
+        "set strategy.mode to Auto" if strategy.mode == "Fixed" else "leave it out so that it is chosen"
+    )
+    chosen = strategy.mode == "Auto" and strategy.sharded_data_parallel is None
+    if not chosen and degrees.sharded_data_parallel == 1:
+        return f"raise strategy.shardedDataParallel, or {automatic}"
+    if Pins.of(spec).all_given:
+        return (
+            f"raise strategy.shardedDataParallel and accelerators.max with it, {automatic}, or {more_memory}"
+        )
+    if degrees.batch_ranks >= spec.optimization.global_batch_size:
+        return (
+            f"raise accelerators.max above {most} and with it optimization.globalBatchSize, of which each shard needs a "
+            f"sequence of its own, or {more_memory}"
+        )
+    return f"raise accelerators.max above {most}, or {more_memory}"
+
+
+def gib(size: int) -> str:
+    """For people; a size that isn't zero is never shown as zero."""
     # A miss by less than a tenth is still a miss.
     return f"{size / GIB:.1f} GiB" if size == 0 or size >= GIB // 20 else f"{size / GIB:.2g} GiB"

@@ -14,6 +14,7 @@ from kronos.strategy import shapes
 from kronos.strategy.blocks import FP32_BYTES, BlockWork, Checkpointing
 from kronos.strategy.optimizers import Optimizer, state_bytes
 from kronos.strategy.recipe import KRONOS, Recipe
+from kronos.strategy.stages import balance
 
 GIB = 2**30
 MEMORY_EFFICIENCY = 0.8
@@ -48,6 +49,8 @@ class PartElements:
 
     embedding: int
     block: int
+    experts: int
+    """Of a block's, those that routed experts have."""
     head: int
     largest: int
     """Of the largest single tensor."""
@@ -145,10 +148,24 @@ class Workload:
         return 2 * self.output_size * self.shape.hidden_size
 
     @cached_property
+    def input_size(self) -> int:
+        """Scalars per token that the embedding multiplies: a forecaster's patch; none where tokens are looked up."""
+        patches = self.shape.patches
+        return patches.length * patches.channels if patches else 0
+
+    @cached_property
+    def embedding_flops(self) -> int:
+        """Forward FLOPs of a forecaster's embedding per token; looking a token up takes none."""
+        return 2 * self.input_size * self.shape.hidden_size
+
+    @cached_property
     def model_flops(self) -> float:
-        """FLOPs of a sequence, forward and backward (which is twice the forward pass)."""
-        flops = self.shape.layers * self.block.flops + self.head_flops
-        return 3 * self.shape.sequence_length * flops
+        """FLOPs of a sequence, forward and backward.
+
+        The backward pass is twice the forward one, but of the embedding, whose input needs no gradient, it is as much.
+        """
+        flops = 3 * (self.shape.layers * self.block.flops + self.head_flops) + 2 * self.embedding_flops
+        return self.shape.sequence_length * flops
 
     @cached_property
     def output_size(self) -> int:
@@ -162,6 +179,15 @@ class Workload:
     def head_cost(self) -> float:
         """Cost of the head in units of one block."""
         return self.head_flops / self.block.flops
+
+    @cached_property
+    def embedding_cost(self) -> float:
+        """Cost of the embedding in units of one block, of whose three passes it has two."""
+        return 2 / 3 * self.embedding_flops / self.block.flops
+
+    def balanced(self, stages: int) -> tuple[int, ...]:
+        """Layers of each of so many pipeline stages; see `stages.balance`."""
+        return balance(self.shape.layers, stages, self.head_cost, self.embedding_cost)
 
     @cached_property
     def residual_bytes(self) -> int:
@@ -191,6 +217,7 @@ class Workload:
             found = self._known_parts[key] = PartElements(
                 embedding=embedding,
                 block=block,
+                experts=sum(self._elements(tensor, key) for tensor in parts[1] if tensor.experts),
                 head=head,
                 largest=max(self._elements(tensor, key) for part in parts for tensor in part),
                 embedding_state=states[0],

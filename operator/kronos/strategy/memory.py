@@ -85,6 +85,11 @@ class MemoryModel:
             for stage in telling_stages(stage_layers)
         ]
 
+    @property
+    def casts_in_flight(self) -> bool:
+        """Whether each microbatch in flight keeps casts of weights, so that larger microbatches may need less."""
+        return any(stage.casts_in_flight for stage in self._stages)
+
     def needed(self, layout: Layout) -> int:
         """Bytes that the heaviest rank needs at its peak."""
         return self._reserve + max([stage.peak(layout) for stage in self._stages])
@@ -137,14 +142,14 @@ class StageMemory:
             self._buckets = max(whole.block, outside) * (workload.compute_bytes + FP32_BYTES)
         elif degrees.data_parallel > 1:
             self._buckets = min(whole_elements, max(recipe.bucket_elements, whole.largest)) * FP32_BYTES
-        self._casts, self._casts_full = 0, 0
-        """Casts of weights per microbatch in flight: when blocks keep theirs, and when they are recomputed."""
+        self._block_casts = self._head_casts = 0
+        """Casts of weights per microbatch in flight: of a block, unless it is recomputed, and of the head."""
         if workload.half and recipe.casts_weights and degrees.sharded_data_parallel == 1:
             head = (whole.embedding if workload.shape.tied_embeddings else whole.head) if stage.last else 0
             blocks = stage.layers * whole.block
             if tensor > 1:
-                self._casts = (blocks + head) * workload.compute_bytes
-                self._casts_full = head * workload.compute_bytes
+                self._block_casts = whole.block * workload.compute_bytes
+                self._head_casts = head * workload.compute_bytes
                 self._unsharded += whole.block * workload.compute_bytes
             else:
                 self._unsharded += (blocks + head) * workload.compute_bytes
@@ -152,8 +157,9 @@ class StageMemory:
         length, residual = workload.shape.sequence_length, workload.residual_bytes
         logits = length * workload.output_size // workload.vocabulary_ways(tensor) if stage.last else 0
         self._logits_kept = self._share(logits * (workload.compute_bytes + FP32_BYTES))
-        """Per sequence in flight: logits, and the fp32 log-softmax that the loss keeps."""
-        self._logits_passing = self._share(logits * 2 * FP32_BYTES)
+        """Per sequence in flight: logits, and in fp32 the log-softmax, or a forecaster's error, that the loss keeps."""
+        gradients = FP32_BYTES + (workload.compute_bytes if workload.shape.patches else FP32_BYTES)
+        self._logits_passing = self._share(logits * gradients)
         """Per sequence: the gradients of these two."""
         self._received = (not stage.first) + (not stage.last)
         self._reducing = self._share(residual if tensor > 1 else 0)
@@ -161,8 +167,22 @@ class StageMemory:
         self._boundary = self._share(residual, sequence=recipe.sends_split)
         self._fixed = self._weights + self._optimizer + self._unsharded
         gathers = degrees.sharded_data_parallel > 1
-        self._key = (stage.layers, stage.last, tensor, degrees.context_parallel, sequence_parallel, gathers)
+        self._key = (
+            stage.layers,
+            stage.first,
+            stage.last,
+            tensor,
+            degrees.expert_parallel,
+            degrees.context_parallel,
+            sequence_parallel,
+            gathers,
+        )
         self._batch_sequences = workload.global_batch_size // degrees.batch_ranks
+
+    @property
+    def casts_in_flight(self) -> bool:
+        """Whether each microbatch in flight keeps casts of weights."""
+        return self._block_casts > 0
 
     def peak(self, layout: Layout) -> int:
         """Bytes without the reserve; what `itemised` adds up to, in a fraction of its time."""
@@ -223,8 +243,9 @@ class StageMemory:
         def kept(kind: Checkpointing) -> int:
             return block.kept_bytes(kind, self._tensor, self._sequence_parallel)
 
-        # The final norm keeps its input, the head its own.
+        # The final norm keeps its input, the head its own; so does a forecaster's embedding.
         ends = shape.hidden_size * (workload.recipe.residual_bytes + narrow) if self._stage.last else 0
+        ends += workload.input_size * narrow if self._stage.first else 0
         layers = -(-self._stage.layers // virtual_stages)
         # Gradients of the residual stream before and after a block, and of the feed-forward's inner products.
         inner = block.inner_width * (3 if shape.feed_forward == "Gated" else 2)
@@ -236,7 +257,7 @@ class StageMemory:
         return _PerSequence(
             kept=length * (layers * kept(checkpointing) + ends),
             working=length * (flowing + again),
-            casts=self._casts_full if checkpointing == "Full" else self._casts,
+            casts=self._head_casts + (0 if checkpointing == "Full" else layers * self._block_casts),
         )
 
     def _share(self, size: int, *, sequence: bool = False) -> int:
@@ -253,8 +274,9 @@ class StageMemory:
         """Receive buffers: torch.distributed.pipelining has one per microbatch and direction, all at once."""
         if self._stages == 1:
             return 0
-        sequences = layout.microbatch_sequences
+        parts = layout.virtual_stages
         if self._workload.recipe.receives_all:
-            sequences = self._batch_sequences
-        directions = self._received if layout.virtual_stages == 1 else 2
-        return directions * sequences * self._boundary
+            # Every part of a stage has neighbours on both sides, but for the model's first and last one.
+            return (self._received + 2 * (parts - 1)) * self._batch_sequences * self._boundary
+        directions = self._received if parts == 1 else 2
+        return directions * layout.microbatch_sequences * self._boundary

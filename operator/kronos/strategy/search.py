@@ -17,7 +17,7 @@ from kronos.strategy.candidate import Candidate, Objective
 from kronos.strategy.communication import Network
 from kronos.strategy.degrees import Rejection, Rejections, families
 from kronos.strategy.layout import Layout, Workload
-from kronos.strategy.memory import MemoryModel
+from kronos.strategy.memory import MemoryBreakdown, MemoryModel
 from kronos.strategy.weighing import Weighing
 
 Bottleneck = Literal["DataVolume", "ModelSize", "Both"]
@@ -38,6 +38,10 @@ class Search:
     """What limits the job; None exactly when there are no candidates."""
     refusal: str | None
     """One sentence that says why nothing fits; None exactly when there are candidates."""
+    objective: Objective = "Time"
+    """By which the candidates are ordered."""
+    nearest: tuple[Layout, MemoryBreakdown] | None = None
+    """Of the layouts that need more memory than there is, the one that misses least, and what it needs."""
 
 
 def search(
@@ -70,11 +74,18 @@ def search(
     explain.note_slow(rejections, weighing.slow, candidates)
     refused = rejections.most_frequent_first()
     if not candidates:
-        refusal = explain.refusal(spec, refused, weighing.nearest)
-        return Search(candidates=(), rejections=refused, bottleneck=None, refusal=refusal)
+        refusal = explain.refusal(spec, refused, weighing.nearest, workload.memory_bytes)
+        return Search(
+            candidates=(), rejections=refused, bottleneck=None, refusal=refusal, nearest=weighing.nearest
+        )
     ordered = _best_first(candidates, objective)
     return Search(
-        candidates=ordered, rejections=refused, bottleneck=_bottleneck(workload, ordered[0]), refusal=None
+        candidates=ordered,
+        rejections=refused,
+        bottleneck=_bottleneck(workload, ordered[0]),
+        refusal=None,
+        objective=objective,
+        nearest=weighing.nearest,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
 
 from kronos.api.plan import Schedule
 
@@ -20,30 +19,47 @@ class Stage:
     last: bool
 
 
-def balance(layers: int, stages: int, head_cost: float) -> tuple[int, ...]:
+def balance(layers: int, stages: int, head_cost: float, embedding_cost: float = 0.0) -> tuple[int, ...]:
     """Layers per stage so that the slowest stage is as fast as it can be; every stage gets at least one.
 
-    `head_cost` is the cost of the output head in units of one block. Looking tokens up in the embedding costs no
-    FLOPs, but its stage keeps the most microbatches in flight and the embedding's optimizer state: among equally
-    fast balances the first stage gets the fewest layers, and stages get more the later they are. ValueError when
-    there are fewer layers than stages.
+    The costs of the output head and of the embedding are in units of one block. The first stage keeps the most microbatches
+    in flight and the embedding's optimizer state: among equally fast balances the last stage gets the most layers, the
+    first one the fewest, and stages between get more the later they are. ValueError when there are fewer layers than
+    stages.
     """
     if stages > layers:
         raise ValueError(f"{stages} pipeline stages need at least as many layers, not {layers}")
     if stages == 1:
         return (layers,)
 
-    def others(last: int) -> int:
-        return ceil((layers - last) / (stages - 1))
+    def most(pace: float, beside: float) -> int:
+        """Layers of a stage that, with something beside them, takes no longer than the pace; at least one."""
+        count = max(1, int(pace - beside))
+        # What is subtracted in floating point may be off by a bit.
+        if count + 1 + beside <= pace:
+            return count + 1
+        return count - 1 if count > 1 and count + beside > pace else count
 
-    # Giving the last stage more slows it and relieves the others: the best count is where the two cross, or one below.
-    counts = range(1, layers - stages + 2)
-    found = bisect_left(counts, True, key=lambda count: count + head_cost >= others(count))
-    crossing = last = counts[min(found, len(counts) - 1)]
-    if crossing > 1 and others(crossing - 1) < max(crossing + head_cost, others(crossing)):
-        last = crossing - 1
-    each, extra = divmod(layers - last, stages - 1)
-    return (*(each + (stage >= stages - 1 - extra) for stage in range(stages - 1)), last)
+    def enough(pace: float) -> bool:
+        if pace < 1 + max(head_cost, embedding_cost):
+            return False
+        held = (stages - 2) * most(pace, 0.0) + most(pace, head_cost) + most(pace, embedding_cost)
+        return held >= layers
+
+    # Some stage is as slow as the pace: one between with so many layers, or one with the head or the embedding beside them.
+    counts = range(1, layers + 1)
+    pace = min(
+        counts[bisect_left(counts, True, hi=layers - 1, key=lambda count: enough(count + beside))] + beside
+        for beside in (0.0, head_cost, embedding_cost)
+        if enough(layers + beside)
+    )
+    last = min(most(pace, head_cost), layers - stages + 1)
+    rest = layers - last
+    first = min(most(pace, embedding_cost), rest // (stages - 1))
+    if stages == 2:
+        return first, last
+    each, extra = divmod(rest - first, stages - 2)
+    return (first, *(each + (stage >= stages - 2 - extra) for stage in range(stages - 2)), last)
 
 
 def virtual_stage_options(layers: int, stages: int, microbatches: int) -> tuple[int, ...]:

@@ -167,11 +167,12 @@ class StepModel:
         tokens = self._tokens(layout)
         block = self._block_time(tokens, layout.checkpointing, routes)
         head = self._arithmetic.head(tokens, self._degrees.tensor_parallel)
+        embedding = self._arithmetic.embedding(tokens)
         embedding_sum, head_sum = self._stream_sums(tokens, routes)
 
         def passes(layers: int, first: bool, last: bool) -> Passes:
             whole = block.passes(layers)
-            forward = whole.forward + (embedding_sum if first else 0.0) + (head if last else 0.0)
+            forward = whole.forward + (embedding + embedding_sum if first else 0.0) + (head if last else 0.0)
             return Passes(forward, whole.backward + (head_sum if last else 0.0), whole.weights)
 
         slowest = max(self._stages, key=lambda stage: passes(stage.layers, stage.first, stage.last).total)
@@ -179,7 +180,9 @@ class StepModel:
         tensor = layers * sum(block.tensor)
         tensor += (embedding_sum if slowest.first else 0.0) + (head_sum if slowest.last else 0.0)
         return Pace(
-            compute=layers * (block.forward + block.backward) + (head if slowest.last else 0.0),
+            compute=layers * (block.forward + block.backward)
+            + (embedding if slowest.first else 0.0)
+            + (head if slowest.last else 0.0),
             tensor=tensor,
             context=layers * sum(block.context),
             expert=layers * sum(block.expert),
@@ -350,7 +353,9 @@ class _StageLoad:
             degrees.tensor_parallel, degrees.sharded_data_parallel, degrees.expert_parallel
         )
         outside = whole.outside_blocks(stage.first, stage.last)
-        elements = stage.layers * whole.block + outside
+        # Experts that are dealt out over all shards are left with none to gather from.
+        alone = degrees.expert_parallel >= degrees.sharded_data_parallel
+        elements = stage.layers * (whole.block - (whole.experts if alone else 0)) + outside
         self.layers = stage.layers
         self.first = stage.first
         self.last = stage.last

@@ -25,7 +25,7 @@ from kronos.strategy.communication import Network
 from kronos.strategy.degrees import Family, divisors
 from kronos.strategy.layout import Layout, Workload
 from kronos.strategy.memory import MemoryBreakdown, MemoryModel, SharedMemory
-from kronos.strategy.stages import balance, virtual_stage_options
+from kronos.strategy.stages import virtual_stage_options
 from kronos.strategy.timing import Pace, StepModel
 
 SLACK = 2.0
@@ -174,8 +174,9 @@ class Weighing:
 
         Every microbatch size that divides a rank's part of the batch is looked at. Larger microbatches never need less
         memory, except that a single one lets FSDP keep gradients sharded: after the first that doesn't fit, those between
-        are skipped. Recomputing is never faster, so where memory isn't the objective more of it is weighed only for what
-        doesn't fit with less.
+        are skipped. Where each microbatch in flight keeps casts of weights nothing is: of larger ones fewer are in flight.
+        Recomputing is never faster, so where memory isn't the objective more of it is weighed only for what doesn't fit
+        with less.
         """
         per_rank = self._workload.global_batch_size // degrees.batch_ranks
         leaf = self._workload.leaf_sequences
@@ -188,10 +189,11 @@ class Weighing:
         available = self._workload.memory_bytes
         # The first schedule needs the least memory, unless stages of others have fewer layers, since parts must be equal.
         comparable = stage_layers[0] * len(stage_layers) <= self._workload.shape.layers
+        growing = not models.memory(stage_layers).casts_in_flight
         for checkpointing in self._abilities.checkpointing:
             full = False
             for sequences in sizes:
-                if full and sequences != per_rank:
+                if full and growing and sequences != per_rank:
                     continue
                 fits, first = False, True
                 for schedule, parts in self._schedules(degrees.pipeline_parallel, per_rank // sequences):
@@ -301,9 +303,8 @@ class Weighing:
         return self._abilities.sequence_parallel and degrees.tensor_parallel > 1
 
     def _balanced(self, count: int) -> tuple[int, ...]:
-        workload = self._workload
         if count not in self._stage_layers:
-            self._stage_layers[count] = balance(workload.shape.layers, count, workload.head_cost)
+            self._stage_layers[count] = self._workload.balanced(count)
         return self._stage_layers[count]
 
 
