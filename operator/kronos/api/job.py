@@ -46,9 +46,9 @@ class Accelerators(Model):
 
     resource: str = Field(default="nvidia.com/gpu", min_length=1, max_length=317)
     """Extended resource to ask nodes for, as named in the fabric."""
-    min: int = Field(default=1, ge=1, le=1_000_000)
+    min: int = Field(default=1, ge=1, le=100_000)
     """Fewest accelerators that the job may run on."""
-    max: int = Field(ge=1, le=1_000_000)
+    max: int = Field(ge=1, le=100_000)
     """Most accelerators that the job may use."""
 
     @model_validator(mode="after")

@@ -90,7 +90,7 @@ class ModelShape(Model):
     """Kind of model. `decoder`: a transformer whose tokens see the earlier ones. `encoder`: one whose tokens see all.
     `forecaster`: a decoder over patches of multivariate time series. `custom`: layers that `custom` describes.
     """
-    layers: int = Field(ge=1, le=10_000)
+    layers: int = Field(ge=1, le=1_000)
     """Number of transformer blocks."""
     hidden_size: int = Field(ge=2, le=1_000_000)
     """Width of the residual stream."""
