@@ -80,7 +80,8 @@ class Reconciler:
         snapshot = self._cache.snapshot(self._clock())
         # As of the same moment: a status is stored only on the version of the job that it was decided for.
         stored = dict(self._cache.jobs.raw)
-        outcomes = run_admission(snapshot)
+        # In a thread, since planning a huge job takes seconds, in which watches and probes must go on.
+        outcomes = await asyncio.to_thread(run_admission, snapshot)
         decided = []
         failed = False
         for key, job in sorted(snapshot.jobs.items()):
