@@ -8,6 +8,7 @@ import pytest
 
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import LastWords, Progress
+from kronos.api.status import TrainingJobStatus
 from kronos.lifecycle import PodView
 from support.worlds import SLOT, World, job, node, racks
 
@@ -487,3 +488,14 @@ def test_events_tell_each_change_once():
     world.finish("burner", step=100)
     world.settle()
     assert world.events == [("burner", "Admitted"), ("burner", "Running"), ("burner", "Complete")]
+
+
+def test_what_a_newer_version_wrote_into_a_status_is_written_back():
+    world = World(job("burner"))
+    item = world.jobs["forge", "burner"]
+    world.jobs["forge", "burner"] = replace(
+        item, status=TrainingJobStatus.model_validate({"weather": {"wind": 3}})
+    )
+    world.settle()
+    assert world.status("burner").phase == "Starting"
+    assert world.status("burner").wire()["weather"] == {"wind": 3}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from kronos.lifecycle import queueing
 from kronos.lifecycle.queueing import domain_slots, held
+from kronos.strategy import search
 from support.worlds import FABRIC, SLOT, World, job, node, racks
 
 
@@ -39,3 +43,21 @@ def test_a_finished_job_holds_nothing_although_its_place_stays_on_record():
     world.settle()
     assert world.status("burner").placement is not None
     assert held(world.snapshot()) == {}
+
+
+def test_an_error_about_one_job_is_told_to_its_owner_and_stops_nobody_else(monkeypatch: pytest.MonkeyPatch):
+    def broken(spec, *rest):
+        if spec.optimization.global_batch_size == 13:
+            raise ZeroDivisionError("float division by zero")
+        return search(spec, *rest)
+
+    monkeypatch.setattr(queueing, "search", broken)
+    queueing._search.cache_clear()
+    unlucky = job("unlucky", optimization={"globalBatchSize": 13}, accelerators={"min": 1})
+    world = World(unlucky, job("lucky", 1))
+    world.settle()
+    assert world.status("lucky").phase == "Starting"
+    reason = world.status("unlucky").reason
+    assert reason.startswith(
+        "planning it ended in an error of Kronos itself (ZeroDivisionError: float division"
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import product
+from math import inf, log10
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kronos.api.fabric import LEAST, Accelerator, FabricSpec, Level, Link, PeakTflops
 from kronos.api.plan import Degrees
-from kronos.strategy import EVERYTHING, TRAINER, Search, search
+from kronos.strategy import EVERYTHING, TRAINER, Search, alternatives, search
 from kronos.strategy.arithmetic import Arithmetic
 from kronos.strategy.communication import Network
 from kronos.strategy.layout import GIB, Layout, Workload
@@ -80,6 +82,58 @@ def test_a_faster_link_never_makes_a_prediction_slower(spec, links, faster):
     if before:
         quickest = [min(candidate.time.total for candidate in found.values()) for found in (before, after)]
         assert spec.strategy.objective == "Memory" or quickest[1] <= quickest[0] * (1 + 1e-9)
+
+
+def figures(least: float, most: float) -> st.SearchStrategy[float]:
+    """Numbers of every magnitude that a fabric may give, and its bounds."""
+    powers = st.integers(round(log10(least)), round(log10(most)))
+    return powers.map(lambda power: min(most, max(1.001 * least, 10.0**power)))
+
+
+LINKS = st.builds(
+    Link,
+    bandwidth_gigabytes_per_second=figures(LEAST, 1e6),
+    latency_microseconds=st.just(0.0) | figures(1e-6, 1e9),
+    efficiency=figures(LEAST, 1),
+)
+
+
+@settings(deadline=None)
+@given(
+    jobs(experts=True),
+    st.sampled_from([TRAINER, EVERYTHING]),
+    LINKS,
+    LINKS,
+    figures(1e-3, 1e6),
+    figures(LEAST, 1e9),
+    figures(LEAST, 1e9),
+    figures(LEAST, 1e9),
+    figures(LEAST, 1),
+)
+def test_every_fabric_that_the_api_allows_has_an_answer(
+    spec, abilities, node, leaf, memory, fp32, bf16, bandwidth, efficiency
+):
+    on = FabricSpec(
+        levels=(Level(name="leaf", node_label="net/leaf", **leaf.model_dump()),),
+        node=node,
+        accelerators=(
+            Accelerator(
+                resource=GPU,
+                model="odd",
+                memory_gib=memory,
+                peak_tflops=PeakTflops(fp32=fp32, bf16=bf16),
+                memory_bandwidth_gigabytes_per_second=bandwidth,
+                matmul_efficiency=efficiency,
+            ),
+        ),
+    )
+    found = search(spec, on, abilities=abilities)
+    assert found.candidates or found.refusal
+    for candidate in found.candidates[:3]:
+        assert 0 < candidate.time.total < inf
+        assert 0 <= candidate.utilization <= 1
+    if found.candidates:
+        assert all(other.reason for other in alternatives(spec, on, found.candidates[0], abilities=abilities))
 
 
 @settings(max_examples=500, deadline=None)

@@ -99,6 +99,7 @@ class Training:
         if plan.checkpoint is not None:
             self._checkpoints = Checkpoints(plan.checkpoint, layout, corpus, self.model, self._optimizer)
         self._saved: int | None = None
+        self._began = 0
         self._pace = _Pace(plan.optimization.global_batch_size * plan.model.sequence_length)
 
     def run(self) -> None:
@@ -106,10 +107,10 @@ class Training:
         steps = self._plan.optimization.steps
         done = 0
         if self._checkpoints is not None and (done := self._checkpoints.restore()):
-            self._saved = done
+            self._saved = self._began = done
         self._state.step = done
         self._log_start(done)
-        progress = Progress(step=done, checkpoint_step=self._saved)
+        progress = Progress(step=done, began_at_step=done, checkpoint_step=self._saved)
         self._publish(progress)
         self._pace.begin()
         stopping = False
@@ -152,6 +153,7 @@ class Training:
         speed = self._pace.tokens_per_step / seconds
         progress = Progress(
             step=done,
+            began_at_step=self._began,
             loss=totals.loss,
             tokens_per_second=speed,
             step_seconds=seconds,

@@ -59,6 +59,6 @@ class Model(BaseModel):
 
 
 class Lenient(Model):
-    """A model for data that newer versions may have written: unknown fields are ignored, never an error."""
+    """A model for data that newer versions may have written: unknown fields are no error, and are written back as they were."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="allow")

@@ -11,6 +11,11 @@ from kronos.api.catalog import ACCELERATORS, BYTES_PER_FLOP, LINKS, UNKNOWN_MATM
 
 MOST_SAMPLES = 20
 """Jobs whose measurements a fabric remembers for each accelerator."""
+LEAST = 1e-6
+"""Figures of links and accelerators are greater: slower than any there is, and far from where arithmetic breaks down.
+
+As an exclusive bound, since the API server rounds an inclusive one down before it compares a whole number with it.
+"""
 NODE_LEVEL = "node"
 """Name of the level that is always there and always the narrowest: one Kubernetes node."""
 
@@ -36,11 +41,11 @@ class Link(Model):
 
     kind: str | None = Field(default=None, min_length=1, max_length=63)
     """A link that Kronos knows, such as `NVLink4` or `InfiniBand-NDR`; the fields below override its figures."""
-    bandwidth_gigabytes_per_second: float | None = Field(default=None, gt=0, le=1e6)
+    bandwidth_gigabytes_per_second: float | None = Field(default=None, gt=LEAST, le=1e6)
     """Bandwidth per accelerator and direction, in 10^9 bytes per second."""
     latency_microseconds: float | None = Field(default=None, ge=0, le=1e9)
     """Time of a smallest message, in microseconds."""
-    efficiency: float | None = Field(default=None, gt=0, le=1)
+    efficiency: float | None = Field(default=None, gt=LEAST, le=1)
     """Share of the bandwidth that large collectives reach. Default: that of the kind, or 1 without a known kind."""
 
     @property
@@ -79,9 +84,9 @@ class Level(Link):
 class PeakTflops(Model):
     """Peak dense arithmetic of one accelerator, in 10^12 FLOP/s."""
 
-    fp32: float = Field(gt=0)
+    fp32: float = Field(gt=LEAST, le=1e9)
     """With 32-bit operands; not TF32, which the trainer doesn't use."""
-    bf16: float = Field(gt=0)
+    bf16: float = Field(gt=LEAST, le=1e9)
     """With bfloat16 operands."""
 
 
@@ -94,13 +99,13 @@ class Accelerator(Model):
     """Name of the extended resource on nodes, such as `nvidia.com/gpu`."""
     model: str = Field(min_length=1, max_length=63)
     """What it is, such as `H100-80GB`; of a model that Kronos knows, the fields below override the figures."""
-    memory_gib: float | None = Field(default=None, gt=0, le=1e6, alias="memoryGiB")
+    memory_gib: float | None = Field(default=None, gt=1e-3, le=1e6, alias="memoryGiB")
     """Memory of one accelerator in GiB (2^30 bytes)."""
     peak_tflops: PeakTflops | None = None
     """Peak arithmetic."""
-    memory_bandwidth_gigabytes_per_second: float | None = Field(default=None, gt=0, le=1e9)
+    memory_bandwidth_gigabytes_per_second: float | None = Field(default=None, gt=LEAST, le=1e9)
     """Bandwidth of its memory, in 10^9 bytes per second. Default: that of the model, or of an A100 for as many FLOP/s."""
-    matmul_efficiency: float | None = Field(default=None, gt=0, le=1)
+    matmul_efficiency: float | None = Field(default=None, gt=LEAST, le=1)
     """Share of the peak that large matrix products reach. Default: that of the model, or 0.75."""
 
     @property
@@ -185,7 +190,7 @@ class CalibrationSample(Lenient):
     steps: int = Field(ge=1)
     """Steps that the job had done by then."""
     at: str = Field(json_schema_extra={"format": "date-time"})
-    """When it was taken."""
+    """When the job ended, or while it runs when it began to train."""
 
 
 class Calibration(Lenient):
@@ -200,7 +205,7 @@ class Calibration(Lenient):
     samples: tuple[CalibrationSample, ...] = Field(
         min_length=1, max_length=MOST_SAMPLES, json_schema_extra=list_map("uid")
     )
-    """One for each job, the latest last."""
+    """One for each of the latest jobs, the last one last."""
 
 
 class FabricStatus(Lenient):

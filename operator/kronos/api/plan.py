@@ -170,6 +170,8 @@ class Progress(Model):
 
     step: Steps
     """Optimizer steps done."""
+    began_at_step: Steps = 0
+    """Optimizer steps that were done when this attempt began."""
     loss: Finite = None
     """Mean loss of the last step over the global batch, in nats per token."""
     tokens_per_second: Finite = None

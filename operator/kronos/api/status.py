@@ -151,6 +151,8 @@ class ProgressStatus(Lenient):
 
     attempt: int = Field(default=0, ge=0)
     """The attempt that reported it."""
+    began_at_step: int = Field(default=0, ge=0)
+    """Optimizer steps that were done when that attempt began."""
     step: int = Field(ge=0)
     """Optimizer steps done."""
     steps: int = Field(ge=1)

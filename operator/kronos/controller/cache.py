@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
+from pydantic import ValidationError
+
 from kronos.api.fabric import FabricSpec, FabricStatus
 from kronos.api.plan import Progress
 from kronos.controller.views import job_view, node_view, pod_view
@@ -92,7 +94,17 @@ def _version(raw: Json) -> int:
 
 
 def _fabric(raw: Json) -> tuple[FabricSpec, FabricStatus]:
-    return FabricSpec.model_validate(raw["spec"]), FabricStatus.model_validate(raw.get("status") or {})
+    try:
+        status = FabricStatus.model_validate(raw.get("status") or {})
+    except ValidationError as error:
+        # What was learnt is worth less than the fabric, without which no job could start.
+        logger.warning(
+            "what the status of fabric %s says can't be read and counts as nothing: %s",
+            raw["metadata"]["name"],
+            error,
+        )
+        status = FabricStatus()
+    return FabricSpec.model_validate(raw["spec"]), status
 
 
 class Cache:

@@ -1,21 +1,23 @@
 """What jobs measured, folded into a correction of predictions, for each accelerator of each fabric.
 
 The fabric's status is the memory: it holds one sample for each of the last jobs. So the same snapshot always gives the same
-status, however often it is asked, and jobs that are deleted later stay counted.
+status, however often it is asked, and jobs that are deleted later stay counted. A job is counted once it has done enough
+steps, again whenever it has done twice as many, and when it ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import exp, log
+from math import exp, isfinite, log
 from statistics import fmean, median
 
 from kronos.api.fabric import MOST_SAMPLES, Calibration, CalibrationSample, FabricStatus
-from kronos.lifecycle.decide import format_time
 from kronos.lifecycle.snapshot import JobView, Snapshot
 
 MEASURED_STEPS = 20
-"""Steps after which a job's time per step counts as measured: the first ones are slower."""
+"""Steps since a job was last started after which its time per step counts as measured: the first ones are slower."""
+LEAST_RATIO, MOST_RATIO = 1e-6, 1e6
+"""Beyond these, measured over predicted time tells of a mistake rather than of an accelerator."""
 
 
 def lessons_learnt(snapshot: Snapshot) -> Mapping[str, FabricStatus]:
@@ -32,45 +34,63 @@ def lessons_learnt(snapshot: Snapshot) -> Mapping[str, FabricStatus]:
 
 
 def _samples(snapshot: Snapshot, fabric: str) -> Iterator[tuple[str, CalibrationSample]]:
-    """What the jobs on a fabric have measured, by resource; from each job once it has done enough steps, and when it ends."""
+    """What the jobs on a fabric have measured, by resource."""
     for _, job in sorted(snapshot.jobs.items()):
         if job.spec is None or job.spec.placement.fabric != fabric:
             continue
-        sample = _sample(snapshot, job)
+        sample = _sample(job)
         if sample is not None:
             yield job.spec.accelerators.resource, sample
 
 
-def _sample(snapshot: Snapshot, job: JobView) -> CalibrationSample | None:
-    strategy, progress = job.status.strategy, job.status.progress
-    if strategy is None or progress is None or progress.measured_step_seconds is None:
+def _sample(job: JobView) -> CalibrationSample | None:
+    """What a job has measured, once it has done enough steps since it was last started.
+
+    Nothing of it follows from when it is asked for, so that the same jobs always leave the same samples.
+    """
+    status, strategy, progress = job.status, job.status.strategy, job.status.progress
+    at = status.finished_at or status.started_at
+    if strategy is None or progress is None or progress.measured_step_seconds is None or at is None:
         return None
-    predicted = strategy.predicted.step_seconds / strategy.predicted.correction
-    enough = progress.step >= MEASURED_STEPS and progress.attempt == job.status.attempt
-    if not enough or predicted <= 0 or progress.measured_step_seconds <= 0:
+    if progress.attempt != status.attempt or progress.step - progress.began_at_step < MEASURED_STEPS:
+        return None
+    predicted, correction = strategy.predicted.step_seconds, strategy.predicted.correction
+    measured = progress.measured_step_seconds
+    if not all(isfinite(value) and value > 0 for value in (predicted, correction, measured)):
+        return None
+    ratio = measured / (predicted / correction)
+    if not LEAST_RATIO <= ratio <= MOST_RATIO:
         return None
     return CalibrationSample(
         uid=job.uid,
         job=f"{job.namespace}/{job.name}",
-        ratio=float(f"{progress.measured_step_seconds / predicted:.4g}"),
+        ratio=float(f"{ratio:.4g}"),
         steps=progress.step,
-        at=job.status.finished_at or format_time(snapshot.now),
+        at=at,
     )
 
 
 def _with_sample(status: FabricStatus, resource: str, sample: CalibrationSample) -> FabricStatus:
-    """The status with a job's sample. The first one stays until the job has done twice as many steps, so that writes are few."""
-    others = tuple(item for item in status.calibrations if item.resource != resource)
-    known = next((item.samples for item in status.calibrations if item.resource == resource), ())
+    """The status with a job's sample, if that says something new and is among the latest.
+
+    A sample stays until its job has done twice as many steps, so that writes are few, or has ended.
+    """
+    before = next((item for item in status.calibrations if item.resource == resource), None)
+    known = before.samples if before else ()
     earlier = next((item for item in known if item.uid == sample.uid), None)
-    if earlier is not None and sample.steps < 2 * earlier.steps:
+    if earlier is not None and sample.at == earlier.at and sample.steps < 2 * earlier.steps:
         return status
-    samples = (*(item for item in known if item.uid != sample.uid), sample)[-MOST_SAMPLES:]
+    others = [item for item in known if item.uid != sample.uid]
+    samples = tuple(sorted((*others, sample), key=lambda item: (item.at, item.uid))[-MOST_SAMPLES:])
+    if samples == known:
+        return status
     factor = exp(median(log(item.ratio) for item in samples))
-    calibration = Calibration(
-        resource=resource,
-        factor=float(f"{factor:.4g}"),
-        error_percent=round(100 * fmean(abs(item.ratio / factor - 1) for item in samples), 1),
-        samples=samples,
-    )
-    return FabricStatus(calibrations=tuple(sorted((*others, calibration), key=lambda item: item.resource)))
+    values = {
+        "resource": resource,
+        "factor": float(f"{factor:.4g}"),
+        "error_percent": round(100 * fmean(abs(item.ratio / factor - 1) for item in samples), 1),
+        "samples": samples,
+    }
+    calibration = before.model_copy(update=values) if before else Calibration.model_validate(values)
+    calibrations = {item.resource: item for item in (*status.calibrations, calibration)}
+    return status.model_copy(update={"calibrations": tuple(item for _, item in sorted(calibrations.items()))})

@@ -75,7 +75,14 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
             waiting.append(_refused(job, _no_fabric(job.spec, snapshot)))
             continue
         slots = domain_slots(snapshot.nodes, fabric, job.spec.accelerators.resource)
-        found = _search(job.spec.model_dump_json(by_alias=True), fabric.model_dump_json(by_alias=True), slots)
+        try:
+            found = _search(
+                job.spec.model_dump_json(by_alias=True), fabric.model_dump_json(by_alias=True), slots
+            )
+        except Exception as error:
+            # A mistake of Kronos about one job must not stop the others; their places don't depend on it.
+            waiting.append(_refused(job, _broken(error)))
+            continue
         searches[key] = found
         refusal = _unknown_level(job.spec, fabric) or found.refusal
         if refusal:
@@ -227,6 +234,13 @@ def _search(spec: str, fabric: str, slots: tuple[tuple[str, int], ...]) -> Searc
     """The strategies of a spec on a fabric; asked again each round for each waiting job, so remembered."""
     return search(
         TrainingJobSpec.model_validate_json(spec), FabricSpec.model_validate_json(fabric), dict(slots) or None
+    )
+
+
+def _broken(error: Exception) -> str:
+    return (
+        f"planning it ended in an error of Kronos itself ({type(error).__name__}: {error}); please report it with the job and "
+        "its fabric, and try other degrees or other figures in the fabric meanwhile"
     )
 
 

@@ -22,6 +22,7 @@ def progress_status(
     left = (steps - progress.step) * progress.step_seconds if progress.step_seconds is not None else None
     return ProgressStatus(
         attempt=attempt,
+        began_at_step=progress.began_at_step,
         step=progress.step,
         steps=steps,
         loss=progress.loss,
