@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -209,8 +212,29 @@ TEXTS = [
     ),
     pytest.param(
         manifest(JOB, FABRIC).replace("layers: 12", "layers: &a [*a]"),
-        "job-1, holds something",
+        "document 1: holds more than 100,000 values with its aliases (*) written out",
         id="a circle",
+    ),
+    pytest.param(
+        "kind: KronosFabric\nspec: &a0 [1, 1]\n"
+        + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)),
+        "document 1: holds more than 100,000 values",
+        id="aliases of aliases",
+    ),
+    pytest.param(
+        manifest(JOB, FABRIC).replace("layers: 12", "layers: 1:30"),
+        "spec.model.layers: is '1:30' and must be a whole number",
+        id="a time of day",
+    ),
+    pytest.param(
+        manifest(JOB, FABRIC).replace("layers: 12", "layers: " + "9" * 50),
+        "and must be less than or equal to 1000",
+        id="more digits than a number has",
+    ),
+    pytest.param(
+        manifest(JOB, FABRIC).replace("layers: 12", "layers: " + "9" * 5000),
+        "a value isn't what its YAML tag says",
+        id="more digits than anybody reads",
     ),
 ]
 
@@ -234,6 +258,18 @@ def test_numbers_are_read_as_kubectl_reads_them():
     text = manifest(JOB, FABRIC).replace("learningRate: 0.0003", "learningRate: 3e-4")
     assert "3e-4" in text
     assert plan(text).code == 0
+
+
+@pytest.mark.parametrize("layers", ["12.0", "1.2e1", "0xc", "0b1100", "014", "1_2"])
+def test_a_whole_number_may_be_written_as_kubectl_takes_it(layers: str):
+    assert plan(manifest(JOB, FABRIC).replace("layers: 12", f"layers: {layers}")).code == 0
+
+
+def test_a_thousand_mistakes_are_not_told_at_once():
+    answer = plan(manifest(JOB | {f"field{number}": 1 for number in range(1000)}, FABRIC))
+    assert answer.code == 2
+    assert answer.errors.splitlines()[-1] == "error: and 980 more; correct these first"
+    assert answer.errors.count("\n") == 21
 
 
 @pytest.mark.parametrize(
@@ -271,6 +307,46 @@ def test_a_file_that_is_no_text_gets_a_sentence(tmp_path: Path):
     answer = Answer("plan", str(source))
     assert answer.code == 2
     assert "is no text in UTF-8; give a manifest in YAML" in answer.errors
+
+
+COMMAND = [sys.executable, "-m", "kronos.cli", "plan", "-"]
+
+
+def test_standard_input_that_is_no_text_gets_a_sentence():
+    answer = subprocess.run(
+        COMMAND, input=b"\xff\xfe", capture_output=True, env={**os.environ, "LC_ALL": "C"}, check=False
+    )
+    assert (answer.returncode, answer.stdout) == (2, b"")
+    assert answer.stderr == b"error: standard input is no text in UTF-8; give a manifest in YAML\n"
+
+
+def test_a_closed_standard_input_gets_a_sentence():
+    answer = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 2
+    assert answer.stderr == "error: standard input is closed; give a file with a manifest\n"
+
+
+def test_an_answer_that_has_no_place_to_go_is_an_error():
+    with Path("/dev/full").open("wb") as full:
+        answer = subprocess.run(
+            COMMAND, input=manifest(JOB, FABRIC).encode(), stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert answer.returncode == 1
+    assert answer.stderr == (
+        b"error: the answer can't be written (No space left on device); write it somewhere else\n"
+    )
+
+
+def test_a_reader_that_leaves_early_is_no_reason_for_a_traceback():
+    answer = subprocess.run(
+        ["sh", "-c", '"$@" -o json | true', "sh", *COMMAND],
+        input=manifest(JOB, FABRIC).encode(),
+        capture_output=True,
+        check=False,
+    )
+    assert answer.stderr == b""
 
 
 def test_a_fabric_file_without_a_fabric_gets_a_sentence(tmp_path: Path):

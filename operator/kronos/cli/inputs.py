@@ -13,15 +13,20 @@ from kronos.cli.complaints import InputError
 
 BAD_INPUT = 2
 """Exit code when what was given can't be used; the same as that of wrong options."""
+MOST_SENTENCES = 20
+"""Mistakes that are told at once."""
 STDIN = "-"
 
 
 def read_text(source: str) -> str:
     """The text of a file, or of standard input for `-`; InputError when there is none to read."""
     try:
+        # Some editors begin a file with a byte order mark.
         if source == STDIN:
-            return sys.stdin.read()
-        return Path(source).read_text(encoding="utf-8")
+            if sys.stdin is None:
+                raise InputError("standard input is closed; give a file with a manifest")
+            return sys.stdin.buffer.read().decode("utf-8-sig")
+        return Path(source).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{name_of(source)} is no text in UTF-8; give a manifest in YAML") from None
     except (OSError, ValueError) as error:
@@ -46,6 +51,8 @@ def explained() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        for sentence in error.sentences:
+        for sentence in error.sentences[:MOST_SENTENCES]:
             tell(f"error: {sentence}")
+        if len(error.sentences) > MOST_SENTENCES:
+            tell(f"error: and {len(error.sentences) - MOST_SENTENCES} more; correct these first")
         raise typer.Exit(BAD_INPUT) from None

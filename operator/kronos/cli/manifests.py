@@ -22,6 +22,11 @@ from kronos.cli.complaints import InputError, complaints
 
 JOB, FABRIC = "KronosTrainingJob", "KronosFabric"
 
+WRITTEN_OUT = 1e21
+"""From here on JSON shows whole numbers with an exponent."""
+MOST_VALUES = 100_000
+"""Values that a document may hold with its aliases written out; the API server takes 3 MiB of them."""
+
 _JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 Spec = TypeVar("Spec", bound=BaseModel)
@@ -56,7 +61,7 @@ class Manifests:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as kubectl reads it: dates are text, 1e-3 is a number, and no field is given twice."""
+    """YAML as kubectl reads it: dates and times of day are text, 1e1 is a whole number, and no field is given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         given: set[str] = set()
@@ -68,18 +73,29 @@ class _Loader(yaml.SafeLoader):
                 given.add(key.value)
         return super().construct_mapping(node, deep)
 
+    def construct_number(self, node: yaml.ScalarNode) -> float:
+        """A number with a point or an exponent; a whole one is one to the API server, however it is written."""
+        value = float(self.construct_scalar(node))
+        return int(value) if abs(value) < WRITTEN_OUT and value.is_integer() else value
 
-_DROPPED_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("timestamp", "float", "value")}
+
+_DROPPED_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("timestamp", "float", "int", "value")}
 _Loader.yaml_implicit_resolvers = {
     first: [resolver for resolver in resolvers if resolver[0] not in _DROPPED_TAGS]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int",
+    re.compile(r"^[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$"),
+    list("-+0123456789"),
+)
 # Whole numbers match it as well, but those were asked for first.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"),
     list("-+.0123456789"),
 )
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_number)
 
 
 def parse(text: str, source: str) -> Manifests:
@@ -123,6 +139,9 @@ def _take(document: Any, name: str, found: Manifests) -> Iterator[str]:
     """Add what a document holds to what was found, or say what is wrong with it."""
     if not isinstance(document, dict):
         yield f"{name}: this is no object; write one that begins with apiVersion, kind, metadata and spec"
+        return
+    if not _written_out_within(document, MOST_VALUES):
+        yield f"{name}: holds more than {MOST_VALUES:,} values with its aliases (*) written out; drop what nothing needs"
         return
     kind, metadata = document.get("kind"), document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
@@ -179,6 +198,21 @@ def _json_ready(document: Mapping[str, Any]) -> Mapping[str, Any]:
             "holds something that isn't text, a finite number, a list or a mapping; drop it"
         ) from None
     return document
+
+
+def _written_out_within(document: Any, most: int) -> bool:
+    """Whether a document holds at most so many values, each counted as often as aliases stand for it."""
+    left, pending = most, [document]
+    while pending:
+        value = pending.pop()
+        left -= 1
+        if left < 0:
+            return False
+        if isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+    return True
 
 
 def _spec(document: Mapping[str, Any], model: type[Spec]) -> Spec:
