@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from kronos.placement import GangRequest, Placement
@@ -13,6 +13,9 @@ JobKey = tuple[str, str]
 
 Candidate = TypeVar("Candidate")
 """The strategy that an option stands for. Admission hands it through and never looks inside."""
+
+Holds = Mapping[str, Mapping[str, int]]
+"""What a gang takes: node name -> resource -> amount, in base units and with `pods`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,14 @@ class Option(Generic[Candidate]):
     """What it costs in the best place that there could be, to compare the options of one job by."""
     cost_in: Callable[[Placement], float] | None = None
     """What it costs in a certain place, never less than `cost`; the same in every place where this isn't given."""
+    seconds: float | None = None
+    """How long the rest of the job takes in the best place that there could be, if that can be predicted."""
+    seconds_in: Callable[[Placement], float] | None = None
+    """How long it takes in a certain place; the same in every place where this isn't given."""
+
+    def runs_for(self, placement: Placement) -> float | None:
+        """How long the rest of the job takes in a place, in seconds, if that can be predicted."""
+        return self.seconds_in(placement) if self.seconds_in is not None else self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,39 @@ class WaitingJob(Generic[Candidate]):
     """Why there are no options, in one sentence, when there are none."""
     fabric: str = "default"
     """Name of the KronosFabric that describes its network."""
+    queue: str = ""
+    """Name of its queue; one that isn't described has no limits."""
+    priority: int = 0
+    """Of its priority class; greater goes first, and may stop those that are less where the queue allows it."""
+    since: float = 0.0
+    """When it began to wait, in seconds on the clock that `now` is read from."""
+    prefers_early_end: bool = False
+    """Whether it wants to end early above all, so that a better place is worth waiting for where that ends earlier."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job that holds a place. What it holds is part of the usage."""
+
+    key: JobKey
+    resource: str
+    accelerators: int
+    holds: Holds = field(default_factory=dict)
+    queue: str = ""
+    priority: int = 0
+    started: float = 0.0
+    """When it got its place, in seconds."""
+    ends: float | None = None
+    """When it is predicted to end, in seconds; None when nothing can be said."""
+    unsaved: float = 0.0
+    """Seconds of work that would be lost if it were stopped without a checkpoint: what it did since the last one."""
+    stopping: bool = False
+    """It has given its place up already; only its pods still end."""
+
+    @property
+    def lost_work(self) -> float:
+        """Accelerator-seconds that stopping it would waste at worst."""
+        return 0.0 if self.stopping else self.unsaved * self.accelerators
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +105,14 @@ class Waiting:
     """The job has to wait."""
 
     reason: str
-    """Code in CamelCase: those of `kronos.placement.NoFit`, or NoPlan, NoFabric, QueuedBehind."""
+    """Code in CamelCase: those of `kronos.placement.NoFit` and of `kronos.admission.quotas.OverQuota`, or NoPlan, NoFabric,
+    QueuedBehind, Preempting, WaitsForBetterPlace."""
     message: str
     """The one dominant reason, and what would admit the job; a sentence without a full stop."""
     possible: bool
     """False when it can't start on this cluster as it is, however long it waits."""
+    victims: tuple[JobKey, ...] = ()
+    """Running jobs that must stop to let this one start."""
 
 
 Verdict = Admitted[Candidate] | Waiting
