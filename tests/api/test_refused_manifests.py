@@ -13,6 +13,7 @@ from kubernetes.client.exceptions import ApiException
 from kronos.api import GROUP, VERSION
 from kronos.api.fabric import FabricSpec
 from kronos.api.job import TrainingJobSpec
+from kronos.api.queue import QueueSpec
 from kronos.local.install import install_crds
 
 pytestmark = pytest.mark.cluster
@@ -68,6 +69,21 @@ def good_fabric() -> Json:
     }
 
 
+def good_queue() -> Json:
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "KronosQueue",
+        "metadata": {"name": "research"},
+        "spec": {
+            "cohort": "campus",
+            "namespaces": ["forge"],
+            "quotas": [
+                {"resource": "nvidia.com/gpu", "nominal": 64, "borrowingLimit": 8, "lendingLimit": 32}
+            ],
+        },
+    }
+
+
 def changed(document: Json, changes: Json) -> Json:
     """The document with values put at dotted paths; None removes a field."""
     document = copy.deepcopy(document)
@@ -87,8 +103,9 @@ def create(server: client.CustomObjectsApi, document: Json, *, dry_run: bool = T
     options: Json = {"field_validation": "Strict"}
     if dry_run:
         options["dry_run"] = "All"
-    if document["kind"] == "KronosFabric":
-        return server.create_cluster_custom_object(GROUP, VERSION, "kronosfabrics", document, **options)
+    cluster_wide = {"KronosFabric": "kronosfabrics", "KronosQueue": "kronosqueues"}
+    if plural := cluster_wide.get(document["kind"]):
+        return server.create_cluster_custom_object(GROUP, VERSION, plural, document, **options)
     return server.create_namespaced_custom_object(
         GROUP, VERSION, "default", "kronostrainingjobs", document, **options
     )
@@ -349,6 +366,24 @@ GOOD_FABRICS: dict[str, Json] = {
     },
 }
 
+BAD_QUEUES: dict[str, tuple[Json, str]] = {
+    "limits on lending without a cohort": (
+        {"spec.cohort": None},
+        "borrowingLimit and lendingLimit need a cohort to borrow from and lend to; set cohort or drop them",
+    ),
+    "a quota below zero": (
+        {"spec.quotas": [{"resource": "nvidia.com/gpu", "nominal": -1}]},
+        "spec.quotas[0].nominal: Invalid value: -1",
+    ),
+    "two quotas for one resource": (
+        {"spec.quotas": [{"resource": "a", "nominal": 1}, {"resource": "a", "nominal": 2}]},
+        'spec.quotas[1]: Duplicate value: {"resource":"a"}',
+    ),
+    "no weight at all": ({"spec.weight": 0}, "spec.weight: Invalid value: 0"),
+    "an unknown rule": ({"spec.preemption": {"reclaim": "Some"}}, 'Unsupported value: "Some"'),
+    "a name that no cohort can have": ({"spec.cohort": "Campus!"}, 'spec.cohort: Invalid value: "Campus!"'),
+}
+
 EDITS: dict[str, tuple[Json, str]] = {
     "another model": ({"spec.model.layers": 24}, "model can't be changed after the job was created"),
     "another seed": ({"spec.reproducibility.seed": 1}, "reproducibility can't be changed"),
@@ -379,6 +414,18 @@ def test_a_bad_fabric_is_refused_with_a_sentence_that_says_what_to_change(server
     assert sentence in refusal(server, changed(good_fabric(), changes)).replace('\\"', '"')
 
 
+@pytest.mark.parametrize("name", BAD_QUEUES)
+def test_a_bad_queue_is_refused_with_a_sentence_that_says_what_to_change(server, name):
+    changes, sentence = BAD_QUEUES[name]
+    assert sentence in refusal(server, changed(good_queue(), changes)).replace('\\"', '"')
+
+
+def test_the_api_server_fills_in_the_same_defaults_of_a_queue_as_the_models(server):
+    document = changed(good_queue(), {"spec.quotas": [{"resource": "nvidia.com/gpu", "nominal": 64}]})
+    stored = create(server, document)["spec"]
+    assert QueueSpec.model_validate(stored).wire() == QueueSpec.model_validate(document["spec"]).wire()
+
+
 @pytest.mark.parametrize("name", GOOD_FABRICS)
 def test_a_fabric_may_name_hardware_or_describe_it(server, name):
     document = changed(good_fabric(), {"metadata.name": "another", **GOOD_FABRICS[name]})
@@ -388,6 +435,7 @@ def test_a_fabric_may_name_hardware_or_describe_it(server, name):
 def test_a_good_job_and_a_good_fabric_are_accepted(server):
     create(server, good_job())
     create(server, changed(good_fabric(), {"metadata.name": "another"}))
+    create(server, good_queue())
 
 
 def test_the_api_server_fills_in_the_same_defaults_as_the_models(server):
@@ -429,7 +477,8 @@ def test_a_job_can_be_suspended_and_its_start_timeout_changed(server):
             "edited",
             {"spec": {"scheduling": {"suspend": True, "startTimeout": "5m"}}},
         )
-        assert answer["spec"]["scheduling"] == {"suspend": True, "startTimeout": "5m"}
+        stored = answer["spec"]["scheduling"]
+        assert (stored["suspend"], stored["startTimeout"]) == (True, "5m")
     finally:
         server.delete_namespaced_custom_object(GROUP, VERSION, "default", "kronostrainingjobs", "edited")
 

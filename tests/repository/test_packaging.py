@@ -15,6 +15,7 @@ from kronos.api.crd import documents
 from kronos.api.fabric import FabricSpec
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import PROGRESS_PORT
+from kronos.api.queue import QueueSpec
 from kronos.controller.api import _KIND_OF, plural_of
 from kronos.lifecycle.objects import LABEL_JOB
 from support.repository import ROOT, tracked_files
@@ -120,6 +121,15 @@ def test_the_example_fabrics_are_valid():
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
         assert document["kind"] == "KronosFabric"
         FabricSpec.model_validate(document["spec"])
+
+
+def test_the_example_queues_are_valid():
+    files = sorted((ROOT / "manifests" / "examples" / "queues").glob("*.yaml"))
+    assert files
+    for file in files:
+        for document in yaml.safe_load_all(file.read_text(encoding="utf-8")):
+            if document["kind"] == "KronosQueue":
+                QueueSpec.model_validate(document["spec"])
 
 
 def test_the_page_about_fabrics_shows_the_catalog():

@@ -46,6 +46,9 @@ EVERYWHERE: Table = {
     "customresourcedefinitions.apiextensions.k8s.io": {"list", "watch"},
     "kronosfabrics.training.kronos.dev": {"list", "watch"},
     "kronosfabrics.training.kronos.dev/status": {"update"},
+    "kronosqueues.training.kronos.dev": {"list", "watch"},
+    "kronosqueues.training.kronos.dev/status": {"update"},
+    "priorityclasses.scheduling.k8s.io": {"list", "watch"},
     "nodes": {"list", "watch"},
     "pods": {"list", "watch"},
 }
@@ -83,6 +86,8 @@ NEVER = [
     ("update", "kronostrainingjobs.training.kronos.dev"),
     ("delete", "kronostrainingjobs.training.kronos.dev"),
     ("update", "kronosfabrics.training.kronos.dev"),
+    ("update", "kronosqueues.training.kronos.dev"),
+    ("update", "priorityclasses.scheduling.k8s.io"),
     ("update", "customresourcedefinitions.apiextensions.k8s.io"),
     ("list", "configmaps"),
     ("update", "configmaps"),

@@ -10,7 +10,16 @@ from kronos.api.fabric import FabricSpec, FabricStatus
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import LastWords, Progress
 from kronos.api.status import TrainingJobStatus
-from kronos.lifecycle import Decision, JobView, PodView, Snapshot, decide, run_admission
+from kronos.lifecycle import (
+    Decision,
+    JobView,
+    PodView,
+    PriorityClass,
+    QueueView,
+    Snapshot,
+    decide,
+    run_admission,
+)
 from kronos.lifecycle.objects import pod_name
 from kronos.placement import Node
 
@@ -92,6 +101,8 @@ class World:
         self.progress: dict[tuple[str, int], Progress] = {}
         self.problems: dict[str, str] = {}
         self.lessons: dict[str, FabricStatus] = {}
+        self.queues: dict[str, QueueView] = {}
+        self.priorities: dict[str, PriorityClass] = {}
         self.events: list[tuple[str, str]] = []
         self.serial = 0
 
@@ -103,6 +114,8 @@ class World:
             nodes=tuple(self.nodes.values()),
             fabrics={"default": FABRIC},
             lessons=dict(self.lessons),
+            queues=dict(self.queues),
+            priorities=dict(self.priorities),
             progress=dict(self.progress),
             problems=dict(self.problems),
         )
@@ -193,6 +206,19 @@ class World:
             "finished": self.now,
         }
         self.edit(pod, **(fields | changes))
+
+    def report(self, name: str, **progress: Any) -> None:
+        """Let the gang report how far it is."""
+        item = self.jobs["forge", name]
+        self.progress[item.uid, item.status.attempt] = Progress(**progress)
+
+    def lose(self, name: str) -> None:
+        """Let a node fall silent."""
+        self.nodes[name] = replace(self.nodes[name], ready=False)
+
+    def find(self, name: str) -> None:
+        """Let it answer again."""
+        self.nodes[name] = replace(self.nodes[name], ready=True)
 
     def reap(self) -> None:
         """Let pods that are being deleted go."""

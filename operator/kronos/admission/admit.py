@@ -135,14 +135,29 @@ class _Cluster:
         return self._rooms[fabric]
 
     def why_not(self, fabric: str, request: GangRequest) -> NoFit | None:
-        """What stands against a gang."""
+        """What stands against a gang; that nodes should be avoided doesn't, where nothing else is free."""
+        if request.avoid_nodes:
+            if self._why_not(fabric, request) is None:
+                return None
+            request = replace(request, avoid_nodes=frozenset())
+        return self._why_not(fabric, request)
+
+    def place(self, fabric: str, request: GangRequest) -> Placement | NoFit:
+        """A place for a gang, or what stands against it; away from the nodes that it should avoid if possible."""
+        if request.avoid_nodes:
+            place = self._place(fabric, request)
+            if isinstance(place, Placement):
+                return place
+            request = replace(request, avoid_nodes=frozenset())
+        return self._place(fabric, request)
+
+    def _why_not(self, fabric: str, request: GangRequest) -> NoFit | None:
         shape = (fabric, request.shape)
         if shape not in self._refusals:
             self._refusals[shape] = why_not_in(self.room(fabric), request)
         return self._refusals[shape]
 
-    def place(self, fabric: str, request: GangRequest) -> Placement | NoFit:
-        """A place for a gang, or what stands against it."""
+    def _place(self, fabric: str, request: GangRequest) -> Placement | NoFit:
         refusal = self._refusals.get((fabric, request.shape))
         if refusal is not None:
             return refusal
@@ -196,7 +211,7 @@ class _Round(Generic[Candidate]):
             message = (
                 job.refusal or "there is no way to split the model over the accelerators that it may use"
             )
-            return Waiting(reason="NoPlan", message=message, possible=False)
+            return Waiting(reason=job.refused_as, message=message, possible=False)
         if job.fabric not in self._topology_of:
             message = (
                 f"the cluster has no KronosFabric {job.fabric}; create it or name another in placement.fabric"
@@ -271,6 +286,8 @@ class _Round(Generic[Candidate]):
         """Start it on what is kept for heads, if it ends before they start."""
         heads = self._heads_for(job.options[0].request.resource)
         latest = min((head.starts for head in heads), default=-inf)
+        if latest == inf:
+            return None  # nobody knows when, so it could be any moment
         for index, option in enumerate(job.options):
             if option.seconds is None or self._now + option.seconds > latest:
                 continue
@@ -288,7 +305,8 @@ class _Round(Generic[Candidate]):
     def _waits_for_better(self, job: WaitingJob[Candidate], best: _Place) -> Waiting | None:
         """Wait although there is a place, where a better one is predicted to be free so soon that the job ends earlier."""
         now_for = job.options[best.index].runs_for(best.placement)
-        if not job.prefers_early_end or now_for is None or self._heads_for(job.options[0].request.resource):
+        latest = job.since + job.patience
+        if now_for is None or latest <= self._now or self._heads_for(job.options[0].request.resource):
             return None
         tried = 0
         for option in job.options:
@@ -308,6 +326,7 @@ class _Round(Generic[Candidate]):
             if (
                 start is None
                 or not start.ended
+                or start.at > latest
                 or later_for is None
                 or start.at - self._now + later_for > worth
             ):
@@ -353,7 +372,7 @@ class _Round(Generic[Candidate]):
         return [head for head in self._heads.values() if head.resource == resource]
 
     def _as_head(self, job: WaitingJob[Candidate], nearest: NoFit | OverQuota) -> Waiting:
-        stopped = self._preempt(job)
+        stopped = self._preempt(job) if job.preempts else None
         if stopped is not None:
             return stopped
         self._keep_its_place(job, nearest.change)

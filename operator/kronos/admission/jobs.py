@@ -50,6 +50,8 @@ class WaitingJob(Generic[Candidate]):
     """Ways of running it, the best first; all ask for the same resource."""
     refusal: str | None = None
     """Why there are no options, in one sentence, when there are none."""
+    refused_as: str = "NoPlan"
+    """The code for that."""
     fabric: str = "default"
     """Name of the KronosFabric that describes its network."""
     queue: str = ""
@@ -58,8 +60,10 @@ class WaitingJob(Generic[Candidate]):
     """Of its priority class; greater goes first, and may stop those that are less where the queue allows it."""
     since: float = 0.0
     """When it began to wait, in seconds on the clock that `now` is read from."""
-    prefers_early_end: bool = False
-    """Whether it wants to end early above all, so that a better place is worth waiting for where that ends earlier."""
+    preempts: bool = True
+    """Whether running jobs may be stopped for it at all."""
+    patience: float = 0.0
+    """For how many seconds since `since` it waits for a better place where that is predicted to end it earlier."""
 
 
 @dataclass(frozen=True, slots=True)

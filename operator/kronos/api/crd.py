@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from kronos.api import GROUP, VERSION
 from kronos.api.fabric import FabricSpec, FabricStatus
 from kronos.api.job import NAME_LIMIT, TrainingJobSpec
+from kronos.api.queue import QueueSpec, QueueStatus
 from kronos.api.status import TrainingJobStatus
 
 Schema = dict[str, Any]
@@ -175,6 +176,7 @@ def training_job_crd() -> Schema:
         _column("Loss", ".status.progress.loss", "number", priority=1),
         _column("Tokens/s", ".status.progress.tokensPerSecond", "number", priority=1),
         _column("Place", ".status.placement.summary", priority=1),
+        _column("Queue", ".spec.scheduling.queue", priority=1),
         _column("Why", ".status.reason", priority=1),
         _column("Age", ".metadata.creationTimestamp", "date"),
     ]
@@ -203,13 +205,32 @@ def fabric_crd() -> Schema:
     return _definition("KronosFabric", "kronosfabrics", "kfab", "Cluster", root, columns, status=True)
 
 
+def queue_crd() -> Schema:
+    """The CustomResourceDefinition of KronosQueue."""
+    root = _root(
+        "Limits how many accelerators the jobs of a team may hold.",
+        {"spec": structural_schema(QueueSpec), "status": structural_schema(QueueStatus, defaults=False)},
+        [],
+    )
+    columns = [
+        _column("Cohort", ".spec.cohort"),
+        _column("Quota", ".spec.quotas[*].nominal"),
+        _column("Used", ".status.use[*].used"),
+        _column("Borrowed", ".status.use[*].borrowed"),
+        _column("Running", ".status.running", "integer"),
+        _column("Waiting", ".status.waiting", "integer"),
+        _column("Age", ".metadata.creationTimestamp", "date"),
+    ]
+    return _definition("KronosQueue", "kronosqueues", "kq", "Cluster", root, columns, status=True)
+
+
 def documents() -> dict[str, str]:
     """File name -> YAML text of every CustomResourceDefinition."""
     note = "# Generated from the models in kronos.api by `make crds`; edit those instead.\n"
     return {
         f"{crd['metadata']['name']}.yaml": note
         + yaml.safe_dump(crd, sort_keys=False, width=110, allow_unicode=True)
-        for crd in (training_job_crd(), fabric_crd())
+        for crd in (training_job_crd(), fabric_crd(), queue_crd())
     }
 
 

@@ -10,6 +10,7 @@ from kronos.api.base import Duration, Model, list_map, rules
 from kronos.api.training import Data, ModelShape, Optimization, Reproducibility, Volume
 
 Degree = Annotated[int, Field(ge=1, le=1_000_000)]
+QueueName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$", max_length=63)]
 LevelName = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
 
 NAME_LIMIT = 48
@@ -128,6 +129,14 @@ class Checkpoint(Model):
 class Scheduling(Model):
     """When the job runs."""
 
+    queue: QueueName = "default"
+    """Name of the KronosQueue whose quota the job uses. The queue `default` needs not exist: without it there are no limits."""
+    priority_class_name: str | None = Field(default=None, min_length=1, max_length=253)
+    """A PriorityClass of the cluster: jobs of a higher one go first, and may stop those of a lower one in their queue."""
+    patience: Duration = "1h"
+    """Longest time that the job waits for a better place although it could start in a worse one, if it is predicted to end
+    earlier for it. `0s`: it takes the first place that there is.
+    """
     suspend: bool = False
     """True keeps the job from starting, or stops it after a checkpoint; false lets it go on."""
     start_timeout: Duration = "10m"

@@ -15,18 +15,25 @@ from kubernetes.aio import client, config
 from kronos.api import GROUP, VERSION
 
 Json = dict[str, Any]
-Kind = Literal["jobs", "fabrics", "pods", "nodes", "services", "configmaps", "events"]
+Kind = Literal["jobs", "fabrics", "queues", "priorities", "pods", "nodes", "services", "configmaps", "events"]
 
 _PREFIX: Mapping[Kind, str] = {
     "jobs": f"/apis/{GROUP}/{VERSION}",
     "fabrics": f"/apis/{GROUP}/{VERSION}",
+    "queues": f"/apis/{GROUP}/{VERSION}",
+    "priorities": "/apis/scheduling.k8s.io/v1",
     "pods": "/api/v1",
     "nodes": "/api/v1",
     "services": "/api/v1",
     "configmaps": "/api/v1",
     "events": "/api/v1",
 }
-_PLURAL: Mapping[Kind, str] = {"jobs": "kronostrainingjobs", "fabrics": "kronosfabrics"}
+_PLURAL: Mapping[Kind, str] = {
+    "jobs": "kronostrainingjobs",
+    "fabrics": "kronosfabrics",
+    "queues": "kronosqueues",
+    "priorities": "priorityclasses",
+}
 _KIND_OF: Mapping[str, Kind] = {
     "Pod": "pods",
     "Service": "services",
@@ -152,11 +159,9 @@ class Api:
             "PUT", _path("jobs", metadata["namespace"], metadata["name"], "status"), body=job
         )
 
-    async def replace_fabric_status(self, fabric: Json) -> Json:
-        """Store a fabric's status if the fabric is still at the resource version it holds; ApiError 409 otherwise."""
-        return await self._request(
-            "PUT", _path("fabrics", "", fabric["metadata"]["name"], "status"), body=fabric
-        )
+    async def replace_cluster_status(self, kind: Kind, item: Json) -> Json:
+        """Store the status of a fabric or queue if that is still at the resource version it holds; ApiError 409 otherwise."""
+        return await self._request("PUT", _path(kind, "", item["metadata"]["name"], "status"), body=item)
 
     async def delete_pod(self, namespace: str, name: str, uid: str, *, force: bool) -> Json:
         """Delete exactly the pod of that UID, at once when forced; ApiError 404 or 409 when it isn't there."""

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from kronos.api.fabric import FabricSpec, FabricStatus
 from kronos.api.plan import Progress
-from kronos.controller.views import job_view, node_view, pod_view
-from kronos.lifecycle import JobView, PodView, PodWarning, Snapshot
+from kronos.controller.views import job_view, node_view, pod_view, priority_view, queue_view
+from kronos.lifecycle import JobView, PodView, PodWarning, PriorityClass, QueueView, Snapshot
 from kronos.placement import Node
 
 View = TypeVar("View")
@@ -115,6 +115,8 @@ class Cache:
         self.pods: Store[PodView] = Store(pod_view)
         self.nodes: Store[Node] = Store(node_view)
         self.fabrics: Store[tuple[FabricSpec, FabricStatus]] = Store(_fabric)
+        self.queues: Store[QueueView] = Store(queue_view)
+        self.priorities: Store[PriorityClass] = Store(priority_view)
         self.progress: dict[tuple[str, int], Progress] = {}
         self.problems: dict[str, str] = {}
         self.warnings: dict[str, PodWarning] = {}
@@ -134,6 +136,8 @@ class Cache:
             nodes=tuple(self.nodes.views.values()),
             fabrics={name: spec for (_, name), (spec, _) in self.fabrics.views.items()},
             lessons={name: status for (_, name), (_, status) in self.fabrics.views.items()},
+            queues={view.name: view for view in self.queues.views.values()},
+            priorities={view.name: view for view in self.priorities.views.values()},
             progress=dict(self.progress),
             problems=dict(self.problems),
             warnings=dict(self.warnings),

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 PATIENCE_SECONDS = 15.0
 """One `kubectl apply` brings the CRDs, the permissions and the operator; the API server takes them in one by one."""
 _PAUSE_SECONDS = 0.5
-_WATCHED: tuple[Kind, ...] = ("jobs", "fabrics", "pods", "nodes")
+_WATCHED: tuple[Kind, ...] = ("jobs", "fabrics", "queues", "priorities", "pods", "nodes")
 
 
 class _NotYetError(NoClusterError):
@@ -50,7 +50,7 @@ async def _check(api: Api, namespace: str) -> None:
     try:
         served = await api.served()
         # kopf looks once for what there is to watch, and would miss a resource that comes a moment later.
-        missing = {plural_of("jobs"), plural_of("fabrics")} - served
+        missing = {plural_of(kind) for kind in ("jobs", "fabrics", "queues")} - served
     except ApiError as error:
         raise _sentence(error, "the resources that it serves") from error
     if missing:

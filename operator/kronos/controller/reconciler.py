@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kronos.api import API_VERSION
-from kronos.api.fabric import FabricStatus
+from kronos.api.base import Lenient
 from kronos.api.status import TrainingJobStatus
-from kronos.controller.api import Api, ApiError
-from kronos.controller.cache import Cache
+from kronos.controller.api import Api, ApiError, Kind
+from kronos.controller.cache import Cache, Store
 from kronos.lifecycle import (
     Create,
     Decision,
@@ -26,6 +26,7 @@ from kronos.lifecycle import (
     decide,
     format_time,
     lessons_learnt,
+    queue_statuses,
     run_admission,
 )
 
@@ -94,24 +95,24 @@ class Reconciler:
         retries = await asyncio.gather(
             *(self._apply(job, stored[job.key], decision) for job, decision in decided)
         )
-        await self._remember(lessons_learnt(snapshot))
+        await self._tell_cluster("fabrics", self._cache.fabrics, lessons_learnt(snapshot))
+        await self._tell_cluster("queues", self._cache.queues, queue_statuses(snapshot))
         self.last_round = snapshot.now
         wakes = [decision.look_again for _, decision in decided if decision.look_again is not None]
         wakes += [self._clock() + _RETRY for retry in (*retries, failed) if retry]
         return min(wakes, default=None)
 
-    async def _remember(self, lessons: Mapping[str, FabricStatus]) -> None:
-        """Store what jobs have measured; a refusal costs nothing but the lesson, which the next round offers again."""
-        for name, status in lessons.items():
-            stored = self._cache.fabrics.raw.get(("", name))
+    async def _tell_cluster(self, kind: Kind, store: Store[Any], statuses: Mapping[str, Lenient]) -> None:
+        """Store what fabrics or queues should say; a refusal costs nothing, since the next round offers it again."""
+        for name, status in statuses.items():
+            stored = store.raw.get(("", name))
             if stored is None:
                 continue
             body = {key: stored[key] for key in ("apiVersion", "kind", "metadata", "spec")}
             try:
-                answer = await self._api.replace_fabric_status({**body, "status": status.wire()})
-                self._cache.fabrics.put(answer)
+                store.put(await self._api.replace_cluster_status(kind, {**body, "status": status.wire()}))
             except (ApiError, OSError) as error:
-                logger.warning("the lessons about fabric %s could not be stored: %s", name, error)
+                logger.warning("the status of %s %s could not be stored: %s", kind, name, error)
 
     async def _apply(self, job: JobView, stored: Json, decision: Decision) -> bool:
         """Write the status, then act; True when something was refused and must be tried again."""

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import LastWords
 from kronos.api.quantity import parse_quantity, pod_requests
+from kronos.api.queue import QueueSpec, QueueStatus
 from kronos.api.status import TrainingJobStatus
-from kronos.lifecycle import JobView, PodView
+from kronos.lifecycle import JobView, PodView, PriorityClass, QueueView
 from kronos.lifecycle.objects import LABEL_ATTEMPT, LABEL_MEMBER
 from kronos.placement import Node, Taint
 
@@ -79,6 +80,32 @@ def node_view(raw: Json) -> Node:
             for condition in status.get("conditions") or ()
         ),
         schedulable=not spec.get("unschedulable", False),
+    )
+
+
+def queue_view(raw: Json) -> QueueView:
+    """A KronosQueue. A status that can't be read counts as none: it is made anew from what jobs hold."""
+    metadata = raw["metadata"]
+    try:
+        status = QueueStatus.model_validate(raw.get("status") or {})
+    except ValidationError as error:
+        logger.warning("the status of queue %s is written anew: %s", metadata["name"], _first_error(error))
+        status = QueueStatus()
+    return QueueView(
+        name=metadata["name"],
+        generation=metadata.get("generation", 0),
+        spec=QueueSpec.model_validate(raw["spec"]),
+        status=status,
+    )
+
+
+def priority_view(raw: Json) -> PriorityClass:
+    """A PriorityClass."""
+    return PriorityClass(
+        name=raw["metadata"]["name"],
+        value=raw["value"],
+        is_default=raw.get("globalDefault", False),
+        preempts=raw.get("preemptionPolicy") != "Never",
     )
 
 

@@ -54,7 +54,14 @@ class Operator:
     def stores(self) -> dict[Kind, Store[Any]]:
         """The cache's stores by the kind of object that they hold."""
         cache = self.cache
-        return {"nodes": cache.nodes, "fabrics": cache.fabrics, "pods": cache.pods, "jobs": cache.jobs}
+        return {
+            "nodes": cache.nodes,
+            "fabrics": cache.fabrics,
+            "queues": cache.queues,
+            "priorities": cache.priorities,
+            "pods": cache.pods,
+            "jobs": cache.jobs,
+        }
 
     async def start(self) -> None:
         """List everything, then start the worker: its first decision sees the whole cluster."""
@@ -184,6 +191,8 @@ def registry_of(operator: Operator) -> kopf.OperatorRegistry:
 
     watched: dict[Kind, tuple[str, str]] = {
         "fabrics": (GROUP, VERSION),
+        "queues": (GROUP, VERSION),
+        "priorities": ("scheduling.k8s.io", "v1"),
         "pods": ("", "v1"),
         "nodes": ("", "v1"),
     }

@@ -8,8 +8,9 @@ what the decision creates, and `calibration` folds what jobs measured into their
 from kronos.lifecycle.calibration import lessons_learnt
 from kronos.lifecycle.decide import decide, format_time
 from kronos.lifecycle.decision import Create, Decision, Delete, Event
-from kronos.lifecycle.queueing import Outcome, Reservation, Wait, run_admission
-from kronos.lifecycle.snapshot import JobView, PodView, PodWarning, Snapshot
+from kronos.lifecycle.queueing import Outcome, Preempted, Reservation, Wait, run_admission
+from kronos.lifecycle.queues import queue_statuses
+from kronos.lifecycle.snapshot import JobView, PodView, PodWarning, PriorityClass, QueueView, Snapshot
 
 __all__ = [
     "Create",
@@ -20,11 +21,15 @@ __all__ = [
     "Outcome",
     "PodView",
     "PodWarning",
+    "Preempted",
+    "PriorityClass",
+    "QueueView",
     "Reservation",
     "Snapshot",
     "Wait",
     "decide",
     "format_time",
     "lessons_learnt",
+    "queue_statuses",
     "run_admission",
 ]

@@ -33,12 +33,14 @@ from kronos.lifecycle.gang import (
     why_not_running,
 )
 from kronos.lifecycle.objects import gang_objects
-from kronos.lifecycle.queueing import Outcome, Reservation, Wait
+from kronos.lifecycle.queueing import Outcome, Preempted, Reservation, Wait
 from kronos.lifecycle.report import progress_status, strategy_status
 from kronos.lifecycle.snapshot import JobView, PodView, Snapshot
 
 _BACKOFF_FIRST = timedelta(seconds=2)
 _BACKOFF_MOST = timedelta(minutes=5)
+_LOOK_AGAIN = timedelta(minutes=1)
+"""Time alone lifts a job that waits, ends its patience, and brings the predicted ends of others closer."""
 
 
 def decide(job: JobView, snapshot: Snapshot, outcome: Outcome | None) -> Decision:
@@ -50,7 +52,8 @@ def decide(job: JobView, snapshot: Snapshot, outcome: Outcome | None) -> Decisio
     if job.spec is None:
         return _settle(job, snapshot, "InvalidSpec", phase="Queued", reason=job.invalid, stalled=True)
     if job.status.placement is not None and job.status.strategy is not None:
-        return _with_place(_gang(job, job.spec, job.status.strategy, job.status.placement, snapshot))
+        gang = _gang(job, job.spec, job.status.strategy, job.status.placement, snapshot)
+        return _with_place(gang, outcome if isinstance(outcome, Preempted) else None)
     return _without_place(job, job.spec, snapshot, outcome)
 
 
@@ -110,7 +113,7 @@ def _gang(
     return Gang(job, spec, strategy, placement, members, snapshot)
 
 
-def _with_place(gang: Gang) -> Decision:
+def _with_place(gang: Gang, preempted: Preempted | None) -> Decision:
     match judge(gang):
         case Suspend():
             return _suspend(gang)
@@ -119,7 +122,7 @@ def _with_place(gang: Gang) -> Decision:
         case GiveUp() as verdict:
             return _give_up(gang, verdict)
         case None:
-            return _go_on(gang)
+            return _make_room(gang, preempted) if preempted is not None else _go_on(gang)
 
 
 def _suspend(gang: Gang) -> Decision:
@@ -132,6 +135,27 @@ def _suspend(gang: Gang) -> Decision:
         reason=message,
         tell=Event("Normal", "Suspended", message),
         actions=_clear(gang.snapshot, gang.pods),
+        placement=None,
+        ready="",
+        progress=_progress(gang),
+    )
+
+
+def _make_room(gang: Gang, preempted: Preempted) -> Decision:
+    """Give the place up for another job. The trainer saves a checkpoint when its pods are asked to stop."""
+    status = gang.job.status
+    record = RestartRecord(
+        at=format_time(gang.now), attempt=status.attempt, cause="Preempted", message=preempted.message
+    )
+    return _settle(
+        gang.job,
+        gang.snapshot,
+        "Preempted",
+        phase="Restarting",
+        reason=f"{preempted.message}; goes on when there is room",
+        tell=Event("Normal", "Preempted", preempted.message),
+        actions=_clear(gang.snapshot, gang.pods),
+        restarts=(*status.restarts, record)[-20:],
         placement=None,
         ready="",
         progress=_progress(gang),
@@ -302,6 +326,7 @@ def _without_place(
             phase=waiting,
             reason=outcome.message,
             stalled=not outcome.possible,
+            look_again=snapshot.now + _LOOK_AGAIN,
             tell=Event("Normal", outcome.reason, outcome.message) if news and not status.reason else None,
         )
     return Decision(status)

@@ -144,6 +144,8 @@ def _pod(job: JobView, spec: TrainingJobSpec, index: int, member: GangMember) ->
         pod_spec["nodeSelector"] = dict(template.node_selector)
     if template.tolerations:
         pod_spec["tolerations"] = [item.wire() for item in template.tolerations]
+    if spec.scheduling.priority_class_name:
+        pod_spec["priorityClassName"] = spec.scheduling.priority_class_name
     if template.service_account_name:
         pod_spec["serviceAccountName"] = template.service_account_name
     return {

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 
 from kronos.admission import Admitted, Option, Waiting, WaitingJob, admit
+from kronos.api.base import parse_duration
 from kronos.api.fabric import NODE_LEVEL, FabricSpec, FabricStatus
 from kronos.api.job import TrainingJobSpec
-from kronos.api.plan import GangMember
 from kronos.lifecycle.gang import parse_time
+from kronos.lifecycle.holding import held, may_preempt, priority_of, running_jobs, steps_saved
 from kronos.lifecycle.objects import per_rank_amounts
-from kronos.lifecycle.snapshot import JobKey, JobView, PodView, Snapshot
+from kronos.lifecycle.queues import limits, why_not_queued
+from kronos.lifecycle.snapshot import JobKey, JobView, Snapshot
 from kronos.placement import GangRequest, Node, Placement, Topology, reaches
 from kronos.strategy import Alternative, Candidate, Search, StepTime, alternatives, search, time_in_place
+
+SUSPECTED_FOR = timedelta(minutes=10)
+"""So long a node that failed a job is used only where no other is free."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,14 @@ class Wait:
     possible: bool
 
 
-Outcome = Reservation | Wait
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """A job that holds a place must give it up for another."""
+
+    message: str
+
+
+Outcome = Reservation | Wait | Preempted
 
 
 def wants_place(job: JobView, snapshot: Snapshot) -> bool:
@@ -60,19 +73,24 @@ def wants_place(job: JobView, snapshot: Snapshot) -> bool:
 
 
 def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
-    """Place the jobs that wait, in their order, on what is free in the snapshot."""
+    """Place the jobs that wait, in their order, on what is free in the snapshot, and say who must make room for them."""
     jobs = {key: job for key, job in sorted(snapshot.jobs.items()) if wants_place(job, snapshot)}
     if not jobs:
         return {}
     topologies = {name: Topology.build(snapshot.nodes, fabric) for name, fabric in snapshot.fabrics.items()}
+    suspects = _suspects(snapshot)
     waiting: list[WaitingJob[Candidate]] = []
     searches: dict[JobKey, Search] = {}
     costings: dict[JobKey, _Costing] = {}
     for key, job in jobs.items():
         assert job.spec is not None
+        if unqueued := why_not_queued(job, snapshot):
+            code, sentence = unqueued
+            waiting.append(_refused(job, sentence, code))
+            continue
         fabric = snapshot.fabrics.get(job.spec.placement.fabric)
         if fabric is None:
-            waiting.append(_refused(job, _no_fabric(job.spec, snapshot)))
+            waiting.append(_refused(job, _no_fabric(job.spec, snapshot), "NoFabric"))
             continue
         slots = domain_slots(snapshot.nodes, fabric, job.spec.accelerators.resource)
         try:
@@ -88,8 +106,15 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
         if refusal:
             waiting.append(_refused(job, refusal))
             continue
+        lessons = snapshot.lessons.get(job.spec.placement.fabric, FabricStatus())
         costing = _Costing(
-            job.spec, fabric, dict(slots) or None, topologies[job.spec.placement.fabric].levels
+            job.spec,
+            fabric,
+            dict(slots) or None,
+            topologies[job.spec.placement.fabric].levels,
+            steps_left=job.spec.optimization.steps - steps_saved(job),
+            correction=lessons.factor(job.spec.accelerators.resource),
+            avoid=suspects | _own_suspects(job, snapshot),
         )
         costings[key] = costing
         options = tuple(costing.option(candidate) for candidate in found.candidates)
@@ -100,14 +125,27 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
                 uid=job.uid,
                 fabric=job.spec.placement.fabric,
                 options=options,
-                refusal=None,
+                queue=job.spec.scheduling.queue,
+                priority=priority_of(job, snapshot),
+                since=_waits_since(job),
+                preempts=may_preempt(job, snapshot),
+                patience=_patience(job.spec),
             )
         )
-    answers = admit(waiting, topologies, held(snapshot))
+    answers = admit(
+        waiting,
+        topologies,
+        held(snapshot),
+        running=running_jobs(snapshot),
+        queues=limits(snapshot),
+        now=snapshot.now.timestamp(),
+    )
     outcomes: dict[JobKey, Outcome] = {}
     for key, answer in answers.items():
         if isinstance(answer, Waiting):
             outcomes[key] = Wait(answer.reason, answer.message, answer.possible)
+            for victim in answer.victims:
+                outcomes[victim] = _stopped_for(key, jobs[key], snapshot.jobs[victim])
             continue
         outcomes[key] = _reservation(snapshot, jobs[key], searches[key], costings[key], answer)
     return outcomes
@@ -121,6 +159,11 @@ class _Costing:
     fabric: FabricSpec
     slots: Mapping[str, int] | None
     levels: tuple[str, ...]
+    steps_left: int
+    correction: float
+    """By what jobs' measurements say that predicted times must be multiplied."""
+    avoid: frozenset[str]
+    """Nodes that just failed this or another job."""
 
     def time(self, candidate: Candidate, placement: Placement) -> StepTime:
         """A step of a strategy in a certain place."""
@@ -134,8 +177,16 @@ class _Costing:
         def cost_in(placement: Placement) -> float:
             return candidate.cost_of(objective, self.time(candidate, placement))
 
+        def seconds_in(placement: Placement) -> float:
+            return self.steps_left * self.correction * self.time(candidate, placement).total
+
         return Option(
-            candidate, _request(self.spec, candidate), cost=candidate.cost(objective), cost_in=cost_in
+            candidate,
+            _request(self.spec, candidate, self.avoid),
+            cost=candidate.cost(objective),
+            cost_in=cost_in,
+            seconds=self.steps_left * self.correction * candidate.time.total,
+            seconds_in=seconds_in,
         )
 
 
@@ -146,54 +197,20 @@ def _reservation(
     name, resource = job.spec.placement.fabric, job.spec.accelerators.resource
     fabric = snapshot.fabrics[name]
     accelerator = fabric.accelerator(resource)
-    lessons = snapshot.lessons.get(name, FabricStatus())
     assert accelerator is not None, "the search refuses resources that the fabric doesn't describe"
     return Reservation(
         candidate=answer.candidate,
         search=found,
         placement=answer.placement,
         time=costing.time(answer.candidate, answer.placement),
-        correction=lessons.factor(resource),
+        correction=costing.correction,
         alternatives=alternatives(job.spec, fabric, answer.candidate, costing.slots),
         runner_up=answer.runner_up,
         memory_limit_gib=accelerator.memory,
     )
 
 
-def held(snapshot: Snapshot) -> dict[str, dict[str, int]]:
-    """What is taken on each node: by bound pods of anybody, and by reserved places whose pod isn't bound yet."""
-    taken: dict[str, dict[str, int]] = {}
-
-    def take(node: str, amounts: Mapping[str, int]) -> None:
-        on_node = taken.setdefault(node, {})
-        for resource, amount in amounts.items():
-            on_node[resource] = on_node.get(resource, 0) + amount
-        on_node["pods"] = on_node.get("pods", 0) + 1
-
-    for pod in snapshot.pods:
-        if pod.node and not pod.terminal:
-            take(pod.node, pod.requests)
-    for job in snapshot.jobs.values():
-        if job.spec is None or job.status.placement is None or job.status.phase in ("Complete", "Failed"):
-            continue
-        bound = {pod.member: pod for pod in snapshot.pods_of(job) if pod.attempt == job.status.attempt}
-        for index, member in enumerate(job.status.placement.members):
-            if _awaits_binding(bound.get(index)):
-                take(member.node, member_amounts(job.spec, member))
-    return taken
-
-
-def _awaits_binding(pod: PodView | None) -> bool:
-    return pod is None or (not pod.node and not pod.terminal)
-
-
-def member_amounts(spec: TrainingJobSpec, member: GangMember) -> dict[str, int]:
-    """What a member's pod requests, in base units."""
-    amounts = {name: amount * member.ranks for name, amount in per_rank_amounts(spec).items()}
-    return {spec.accelerators.resource: member.ranks, **amounts}
-
-
-def _request(spec: TrainingJobSpec, candidate: Candidate) -> GangRequest:
+def _request(spec: TrainingJobSpec, candidate: Candidate, avoid: frozenset[str]) -> GangRequest:
     return GangRequest(
         degrees=candidate.degrees,
         resource=spec.accelerators.resource,
@@ -203,6 +220,7 @@ def _request(spec: TrainingJobSpec, candidate: Candidate) -> GangRequest:
         tensor_parallel_within=spec.placement.tensor_parallel_within,
         node_selector=spec.template.node_selector,
         tolerations=spec.template.tolerations,
+        avoid_nodes=avoid,
         traffic=candidate.traffic,
     )
 
@@ -244,7 +262,48 @@ def _broken(error: Exception) -> str:
     )
 
 
-def _refused(job: JobView, refusal: str) -> WaitingJob[Candidate]:
+def _suspects(snapshot: Snapshot) -> frozenset[str]:
+    """Nodes that were lost, or couldn't be started on, a short while ago: whatever that was may come again."""
+    return frozenset(
+        node
+        for job in snapshot.jobs.values()
+        for node in _failed_on(job, snapshot, ("NodeLost", "StartTimeout"))
+    )
+
+
+def _own_suspects(job: JobView, snapshot: Snapshot) -> frozenset[str]:
+    """Nodes on which this job failed a short while ago, for whatever reason."""
+    return frozenset(_failed_on(job, snapshot, ("NodeLost", "StartTimeout", "Evicted", "TrainingFailed")))
+
+
+def _failed_on(job: JobView, snapshot: Snapshot, causes: tuple[str, ...]) -> Iterator[str]:
+    for record in job.status.restarts:
+        if record.node and record.cause in causes and parse_time(record.at) + SUSPECTED_FOR > snapshot.now:
+            yield record.node
+
+
+def _waits_since(job: JobView) -> float:
+    """When it began to wait: when it was created, or last stopped."""
+    restarts = job.status.restarts
+    return parse_time(restarts[-1].at if restarts else job.created).timestamp()
+
+
+def _patience(spec: TrainingJobSpec) -> float:
+    """How long it waits for a better place, in seconds; only who wants to end early waits to end earlier."""
+    if spec.strategy.objective != "Time":
+        return 0.0
+    return parse_duration(spec.scheduling.patience).total_seconds()
+
+
+def _stopped_for(key: JobKey, job: JobView, victim: JobView) -> Preempted:
+    assert job.spec is not None
+    assert victim.spec is not None
+    queue, other = job.spec.scheduling.queue, victim.spec.scheduling.queue
+    why = "whose priority is higher" if queue == other else f"whose queue {queue} needs its quota back"
+    return Preempted(f"stopped for {'/'.join(key)}, {why}")
+
+
+def _refused(job: JobView, refusal: str, code: str = "NoPlan") -> WaitingJob[Candidate]:
     assert job.spec is not None
     return WaitingJob(
         key=job.key,
@@ -253,6 +312,8 @@ def _refused(job: JobView, refusal: str) -> WaitingJob[Candidate]:
         fabric=job.spec.placement.fabric,
         options=(),
         refusal=refusal,
+        refused_as=code,
+        queue=job.spec.scheduling.queue,
     )
 
 

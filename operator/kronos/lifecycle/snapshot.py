@@ -10,6 +10,7 @@ from functools import cached_property
 from kronos.api.fabric import FabricSpec, FabricStatus
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import LastWords, Progress
+from kronos.api.queue import QueueSpec, QueueStatus
 from kronos.api.status import TrainingJobStatus
 from kronos.placement import Node
 
@@ -87,6 +88,28 @@ class PodWarning:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A KronosQueue as observed."""
+
+    name: str
+    generation: int
+    spec: QueueSpec
+    status: QueueStatus
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    """A PriorityClass of the cluster as observed."""
+
+    name: str
+    value: int
+    is_default: bool = False
+    """Pods and jobs that name none are of this class."""
+    preempts: bool = True
+    """Whether others may be stopped for those of this class."""
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """Everything a round of decisions looks at."""
@@ -98,6 +121,10 @@ class Snapshot:
     fabrics: Mapping[str, FabricSpec]
     lessons: Mapping[str, FabricStatus] = field(default_factory=dict)
     """By fabric: what jobs have measured on it."""
+    queues: Mapping[str, QueueView] = field(default_factory=dict)
+    """By name."""
+    priorities: Mapping[str, PriorityClass] = field(default_factory=dict)
+    """By name."""
     progress: Mapping[tuple[str, int], Progress] = field(default_factory=dict)
     """Last progress that a gang reported, by job UID and attempt."""
     problems: Mapping[str, str] = field(default_factory=dict)
