@@ -14,11 +14,13 @@ that can't start on this cluster at all holds nobody back.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from bisect import insort
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Generic
 
+from kronos.admission.cluster import Cluster, Future
 from kronos.admission.jobs import (
     Admitted,
     Candidate,
@@ -31,29 +33,10 @@ from kronos.admission.jobs import (
     WaitingJob,
 )
 from kronos.admission.order import in_turn
-from kronos.admission.outlook import (
-    Start,
-    along_with,
-    ending,
-    fewest_that_must_end,
-    first_to_end,
-    still_needed,
-    without,
-)
+from kronos.admission.outlook import Start, ending, order_of_ends, still_needed
 from kronos.admission.preemption import choose_victims, least_loss, may_stop
 from kronos.admission.quotas import Ledger, OverQuota, Queue
-from kronos.placement import (
-    PODS,
-    GangRequest,
-    NoFit,
-    Placement,
-    Room,
-    Topology,
-    Usage,
-    member_requests,
-    place_in,
-    why_not_in,
-)
+from kronos.placement import PODS, GangRequest, NoFit, Placement, Topology, Usage, member_requests
 from kronos.strategy import NEAR_TIE
 
 MOST_PLACES = 16
@@ -118,61 +101,6 @@ class _Place:
     cost: float
 
 
-class _Cluster:
-    """The cluster at one usage, which only grows, with what is known about it so far."""
-
-    def __init__(self, topology_of: Mapping[str, Topology], usage: Usage) -> None:
-        self._topology_of = topology_of
-        self.usage = usage
-        self._rooms: dict[str, Room] = {}
-        # What stands against each shape of request: many options and jobs share one shape.
-        self._refusals: dict[Hashable, NoFit | None] = {}
-
-    def room(self, fabric: str) -> Room:
-        """What is left on the nodes, by a fabric's tree."""
-        if fabric not in self._rooms:
-            self._rooms[fabric] = Room(self._topology_of[fabric], self.usage)
-        return self._rooms[fabric]
-
-    def why_not(self, fabric: str, request: GangRequest) -> NoFit | None:
-        """What stands against a gang; that nodes should be avoided doesn't, where nothing else is free."""
-        if request.avoid_nodes:
-            if self._why_not(fabric, request) is None:
-                return None
-            request = replace(request, avoid_nodes=frozenset())
-        return self._why_not(fabric, request)
-
-    def place(self, fabric: str, request: GangRequest) -> Placement | NoFit:
-        """A place for a gang, or what stands against it; away from the nodes that it should avoid if possible."""
-        if request.avoid_nodes:
-            place = self._place(fabric, request)
-            if isinstance(place, Placement):
-                return place
-            request = replace(request, avoid_nodes=frozenset())
-        return self._place(fabric, request)
-
-    def _why_not(self, fabric: str, request: GangRequest) -> NoFit | None:
-        shape = (fabric, request.shape)
-        if shape not in self._refusals:
-            self._refusals[shape] = why_not_in(self.room(fabric), request)
-        return self._refusals[shape]
-
-    def _place(self, fabric: str, request: GangRequest) -> Placement | NoFit:
-        refusal = self._refusals.get((fabric, request.shape))
-        if refusal is not None:
-            return refusal
-        outcome = place_in(self.room(fabric), request)
-        if isinstance(outcome, NoFit):
-            self._refusals[fabric, request.shape] = outcome
-        return outcome
-
-    def take(self, holds: Holds) -> None:
-        """A gang takes its place."""
-        self.usage = along_with(self.usage, [holds])
-        self._rooms.clear()
-        self._refusals.clear()
-
-
 class _Round(Generic[Candidate]):
     """One pass over the jobs."""
 
@@ -187,10 +115,11 @@ class _Round(Generic[Candidate]):
         self._topology_of = topology_of
         self._queues = queues
         self._now = now
-        self._running = first_to_end(running, now)
+        # In the order in which they are predicted to end.
+        self._running = sorted(running, key=self._ending)
         # What is free, and what is free besides what is kept for heads.
-        self._free = _Cluster(topology_of, usage)
-        self._spare = _Cluster(topology_of, usage)
+        self._free = Cluster(topology_of, usage)
+        self._spare = Cluster(topology_of, usage)
         # What jobs hold, and that together with what heads will hold.
         self._ledger = Ledger(queues, self._running)
         self._promised = self._ledger.copy()
@@ -273,7 +202,7 @@ class _Round(Generic[Candidate]):
             started=self._now,
             ends=None if seconds is None else self._now + seconds,
         )
-        self._running = first_to_end([*self._running, started], self._now)
+        insort(self._running, started, key=self._ending)
         return Admitted(
             option_index=place.index,
             candidate=option.candidate,
@@ -291,7 +220,7 @@ class _Round(Generic[Candidate]):
         for index, option in enumerate(job.options):
             if option.seconds is None or self._now + option.seconds > latest:
                 continue
-            if self._over(self._ledger, job, option) or self._free.why_not(job.fabric, option.request):
+            if self._over(self._ledger, job, option) or not self._free.fits(job.fabric, option.request):
                 continue
             outcome = self._free.place(job.fabric, option.request)
             assert isinstance(outcome, Placement)
@@ -346,27 +275,23 @@ class _Round(Generic[Candidate]):
         """Why it waits; the first of its queue stops others, or has its future place kept."""
         resource = job.options[0].request.resource
         head = self._heads.get((job.queue, resource))
-        refusals = [
-            refusal
-            for option in job.options
-            if (
-                refusal := self._over(self._ledger, job, option)
-                or self._free.why_not(job.fabric, option.request)
-            )
-        ]
-        nearest = _nearest(refusals) if len(refusals) == len(job.options) else None
-        if nearest is not None and not nearest.possible:
-            return Waiting(reason=nearest.reason, message=nearest.message, possible=False)
-        if head is None and nearest is not None:
+        refusals = []
+        for option in job.options:
+            # What is said about the first of a queue must be exact; of the others, only whether they could ever start counts.
+            ask = self._free.why_not if head is None else self._free.turned_away
+            refusal = self._over(self._ledger, job, option) or ask(job.fabric, option.request)
+            if head is not None and (refusal is None or refusal.possible):
+                return _behind(head)
+            refusals.append(refusal)
+        nearest = _nearest([refusal for refusal in refusals if refusal is not None])
+        if nearest is not None and None not in refusals:
+            if not nearest.possible:
+                return Waiting(reason=nearest.reason, message=nearest.message, possible=False)
             return self._as_head(job, nearest)
-        # It could start but for what is kept for a head: its own queue's, or the one that went first.
-        others = self._heads_for(resource) or list(self._heads.values())
-        first = head or others[0]
-        namespace, name = first.key
-        if head is None:
-            self._keep_its_place(job, f"{namespace}/{name} to start")
-        message = f"waits behind {namespace}/{name}, which waits for {first.change}"
-        return Waiting(reason="QueuedBehind", message=message, possible=True)
+        # It could start but for what is kept for another queue's head.
+        first = (self._heads_for(resource) or list(self._heads.values()))[0]
+        self._keep_its_place(job, f"{'/'.join(first.key)} to start")
+        return _behind(first)
 
     def _heads_for(self, resource: str) -> list[_Head]:
         return [head for head in self._heads.values() if head.resource == resource]
@@ -392,7 +317,9 @@ class _Round(Generic[Candidate]):
             start, option = min(starts, key=lambda pair: pair[0].at)
             self._become_head(job, option.request, start, change)
             return
-        empty = _Cluster(self._topology_of, along_with({}, self._reserved))
+        empty = Cluster(self._topology_of, {})
+        for holds in self._reserved:
+            empty.take(holds)
         for option in job.options:
             place = empty.place(job.fabric, option.request)
             if isinstance(place, Placement):
@@ -408,59 +335,69 @@ class _Round(Generic[Candidate]):
         self._promised.take(job.queue, request.resource, request.degrees.world_size)
         self._heads[job.queue, request.resource] = _Head(job.key, request.resource, change, start.at)
 
+    def _future(self) -> Future:
+        """The cluster as it is, once the heads have their places and what stops has stopped."""
+        future = Future(self._free, self._promised)
+        for holds in self._reserved:
+            future.cluster.take(holds)
+        for other in self._running:
+            if other.stopping:
+                future.end(other)
+        return future
+
     def _forecast(self, job: WaitingJob[Candidate], option: Option[Candidate]) -> Start | None:
         """When and where it starts if running jobs end as predicted and nobody else comes."""
-        ended = fewest_that_must_end(self._running, lambda gone: self._fits_without(job, option, gone))
-        if ended is None:
+        future = self._future()
+        ended = [other for other in self._running if other.stopping]
+        for other in self._running:
+            if future.has_room(job.queue, job.fabric, option.request):
+                break
+            if not other.stopping:
+                future.end(other)
+                ended.append(other)
+        return self._start_in(future, job, option.request, ended)
+
+    def _start_in(
+        self, future: Future, job: WaitingJob[Candidate], request: GangRequest, ended: Sequence[RunningJob]
+    ) -> Start | None:
+        if not future.has_room(job.queue, job.fabric, request):
             return None
-        placement = self._without(ended).place(job.fabric, option.request)
-        assert isinstance(placement, Placement)
+        placement = future.cluster.place(job.fabric, request)
+        assert isinstance(placement, Placement), "what fits has a place"
         at = max((ending(other, self._now) for other in ended), default=self._now)
         return Start(at, placement, tuple(ended))
 
-    def _fits_without(
-        self, job: WaitingJob[Candidate], option: Option[Candidate], gone: Sequence[RunningJob]
-    ) -> bool:
-        ledger = self._promised.copy()
-        for other in gone:
-            if not other.stopping:
-                ledger.take(other.queue, other.resource, -other.accelerators)
-        if self._over(ledger, job, option):
-            return False
-        return self._without(gone).why_not(job.fabric, option.request) is None
-
-    def _without(self, gone: Sequence[RunningJob]) -> _Cluster:
-        """The cluster once some jobs are gone and the heads have their places."""
-        return _Cluster(self._topology_of, along_with(without(self._free.usage, gone), self._reserved))
-
     def _preempt(self, job: WaitingJob[Candidate]) -> Waiting | None:
         """Stop running jobs for it, if there are any that may be and that is enough."""
-        stopping = [other for other in self._running if other.stopping]
-        queue = self._queues.get(job.queue)
         for option in job.options[:MOST_FORECASTS]:
+            request = option.request
             candidates = may_stop(
                 job,
-                option.request.resource,
-                option.request.degrees.world_size,
+                request.resource,
+                request.degrees.world_size,
                 self._running,
-                queue,
+                self._queues.get(job.queue),
                 self._promised,
                 self._cohort_of,
             )
-            if not candidates or self._fits_without(job, option, stopping):
+            if not candidates or self._future().has_room(job.queue, job.fabric, request):
                 continue
-
-            def enough(victims: Sequence[RunningJob], option: Option[Candidate] = option) -> bool:
-                return self._fits_without(job, option, [*stopping, *victims])
-
-            sets = (
-                choose_victims(group, job.queue, self._promised, enough)
+            victims = least_loss(
+                chosen
                 for group in self._groups(job, option, candidates)
+                if (chosen := self._victims_among(job, request, group))
             )
-            victims = least_loss(chosen for chosen in sets if chosen is not None)
             if victims:
-                return self._stop(job, option, [*stopping, *victims], victims)
+                return self._stop(job, request, victims)
         return None
+
+    def _victims_among(
+        self, job: WaitingJob[Candidate], request: GangRequest, group: Sequence[RunningJob]
+    ) -> tuple[RunningJob, ...] | None:
+        future = self._future()
+        return choose_victims(
+            group, job.queue, future, lambda: future.has_room(job.queue, job.fabric, request)
+        )
 
     def _groups(
         self, job: WaitingJob[Candidate], option: Option[Candidate], candidates: Sequence[RunningJob]
@@ -485,29 +422,30 @@ class _Round(Generic[Candidate]):
             yield group
 
     def _stop(
-        self,
-        job: WaitingJob[Candidate],
-        option: Option[Candidate],
-        gone: Sequence[RunningJob],
-        victims: Sequence[RunningJob],
+        self, job: WaitingJob[Candidate], request: GangRequest, victims: Sequence[RunningJob]
     ) -> Waiting:
         """Have the victims stopped, and keep what they leave for the job."""
+        future = self._future()
         for victim in victims:
+            future.end(victim)
             for ledger in (self._ledger, self._promised):
                 ledger.take(victim.queue, victim.resource, -victim.accelerators)
-        placement = self._without(gone).place(job.fabric, option.request)
-        assert isinstance(placement, Placement), "the victims were found to be enough"
-        change = f"{_names(victims)} to stop"
-        self._become_head(job, option.request, Start(self._now, placement, tuple(gone)), change)
         chosen = {victim.key for victim in victims}
-        self._running = first_to_end(
+        self._running = sorted(
             (replace(other, stopping=True) if other.key in chosen else other for other in self._running),
-            self._now,
+            key=self._ending,
         )
+        start = self._start_in(future, job, request, [other for other in self._running if other.stopping])
+        assert start is not None, "the victims were found to be enough"
+        change = f"{_names(victims)} to stop"
+        self._become_head(job, request, start, change)
         borrowed = any(victim.queue != job.queue for victim in victims)
         why = "using what their queues have borrowed" if borrowed else "of lower priority"
         message = f"waits for {change}, {why}"
         return Waiting("Preempting", message, possible=True, victims=tuple(victim.key for victim in victims))
+
+    def _ending(self, job: RunningJob) -> tuple[float, JobKey]:
+        return order_of_ends(job, self._now)
 
     def _cohort_of(self, name: str) -> str:
         queue = self._queues.get(name)
@@ -532,9 +470,15 @@ def _names(jobs: Sequence[RunningJob]) -> str:
     return f"{', '.join(names[: MOST_NAMES - 1])} and {len(names) - MOST_NAMES + 1} others"
 
 
-def _nearest(refusals: Sequence[NoFit | OverQuota]) -> NoFit | OverQuota:
+def _behind(head: _Head) -> Waiting:
+    """The verdict on a job that could start but for another."""
+    message = f"waits behind {'/'.join(head.key)}, which waits for {head.change}"
+    return Waiting(reason="QueuedBehind", message=message, possible=True)
+
+
+def _nearest(refusals: Sequence[NoFit | OverQuota]) -> NoFit | OverQuota | None:
     """The refusal that the smallest change would lift: of a request that can fit, with the least room missing."""
-    return min(refusals, key=lambda refusal: (not refusal.possible, refusal.missing))
+    return min(refusals, key=lambda refusal: (not refusal.possible, refusal.missing), default=None)
 
 
 def _runner_up(

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from kronos.admission.cluster import Future
 from kronos.admission.jobs import RunningJob, WaitingJob
 from kronos.admission.quotas import Ledger, Queue
-
-Enough = Callable[[Sequence[RunningJob]], bool]
-"""Whether the job could start if these stopped. More of them never make it less possible."""
 
 
 def may_stop(
@@ -59,27 +57,27 @@ def _loss(job: RunningJob) -> tuple[int, float, float, tuple[str, str]]:
 
 
 def choose_victims(
-    candidates: Sequence[RunningJob], own_queue: str, ledger: Ledger, enough: Enough
+    candidates: Sequence[RunningJob], own_queue: str, future: Future, enough: Callable[[], bool]
 ) -> tuple[RunningJob, ...] | None:
     """A set of candidates that is enough, and of which none could be spared; None when all together aren't enough.
 
     The candidates come with the one that is missed least first. Of another queue, no more stop than it has borrowed.
+    `enough` says whether the job could start in the future as it stands, in which the candidates still run.
     """
-    allowed = _as_borrowed(candidates, own_queue, ledger)
-    if not enough(allowed):
+    chosen: list[RunningJob] = []
+    for job in _as_borrowed(candidates, own_queue, future.ledger.copy()):
+        if enough():
+            break
+        future.end(job)
+        chosen.append(job)
+    if not enough():
         return None
-    low, high = 0, len(allowed)
-    while low < high:
-        middle = (low + high) // 2
-        if enough(allowed[:middle]):
-            high = middle
+    for job in reversed(tuple(chosen)):
+        future.go_on(job)
+        if enough():
+            chosen.remove(job)
         else:
-            low = middle + 1
-    chosen = list(allowed[:low])
-    for job in reversed(allowed[:low]):
-        others = [other for other in chosen if other is not job]
-        if enough(others):
-            chosen = others
+            future.end(job)
     return tuple(chosen)
 
 

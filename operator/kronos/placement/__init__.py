@@ -1,7 +1,7 @@
 """Which nodes a gang runs on: the fabric as a tree, the fit of the whole gang, the ranks in the mesh. Pure."""
 
 from kronos.placement.answer import NoFit, Placement
-from kronos.placement.gang import place, place_in, why_not, why_not_in
+from kronos.placement.gang import fits_in, place, place_in, why_not, why_not_in
 from kronos.placement.nodes import PODS, Node, Taint
 from kronos.placement.reach import reaches
 from kronos.placement.request import GangRequest, Traffic
@@ -22,6 +22,7 @@ __all__ = [
     "Topology",
     "Traffic",
     "Usage",
+    "fits_in",
     "member_requests",
     "place",
     "place_in",

@@ -19,7 +19,7 @@ from typing import Any
 from kronos.placement.request import GangRequest
 from kronos.placement.room import Room
 
-EXACT_WORK = 20_000
+EXACT_WORK = 8_000
 """Steps (nodes times ranks) of exact search that the choice of one place may take, at about a microsecond each."""
 
 _Nodes = Any

@@ -1,14 +1,20 @@
-"""How many ranks each node and each domain has room for."""
+"""How many ranks each node and each domain has room for.
+
+What is free is kept per resource in lists indexed like the topology's nodes, what ranks of some kind find room for in lists
+indexed like its nodes and its domains. They are made when first asked for, and follow each pod that comes or goes along the
+one path of the tree that it changes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
-from kronos.placement.nodes import PODS, why_unusable
+from kronos.placement.nodes import PODS
 from kronos.placement.request import GangRequest
 from kronos.placement.topology import Topology
-from kronos.placement.usage import Usage
+from kronos.placement.usage import Place, Usage, member_requests
 
 _NOTHING: Mapping[str, int] = {}
 
@@ -27,6 +33,28 @@ class Assuming:
 
 NOW = Assuming()
 
+_Split = tuple[int, int]
+"""A tensor depth, and the size of the groups that lie inside domains of that depth."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Room for the ranks of one kind of pod."""
+
+    asks: tuple[tuple[str, int], ...]
+    """What a rank takes: (resource, amount)."""
+    takes_pod: bool
+    """Whether the member's pod takes one of `pods`."""
+    usable: list[bool]
+    slots: list[int]
+    """By node."""
+    offers: dict[_Split, list[int]] = field(default_factory=dict)
+    """By domain."""
+
+    def copy(self) -> _Kind:
+        offers = {split: list(offered) for split, offered in self.offers.items()}
+        return _Kind(self.asks, self.takes_pod, self.usable, list(self.slots), offers)
+
 
 class Room:
     """The room on the nodes of a topology at one usage.
@@ -37,32 +65,48 @@ class Room:
 
     def __init__(self, topology: Topology, usage: Usage) -> None:
         self.topology = topology
-        self._usage = usage
-        self._usable: dict[Hashable, list[bool]] = {}
-        self._slots: dict[Hashable, list[int]] = {}
-        self._offers: dict[Hashable, list[int]] = {}
+        self._taken: dict[str, Mapping[str, int]] = dict(usage)
+        self._free: dict[str, list[int]] = {}
+        self._kinds: dict[Hashable, _Kind] = {}
+
+    def copy(self) -> Room:
+        """Another room in the same state, which then goes its own way."""
+        other = Room(self.topology, self._taken)
+        other._free = {resource: list(free) for resource, free in self._free.items()}
+        other._kinds = {key: kind.copy() for key, kind in self._kinds.items()}
+        return other
+
+    def take(self, node: str, amounts: Mapping[str, int]) -> None:
+        """A pod comes: it takes so much of a node, in base units and with `pods`."""
+        self._change(node, amounts, 1)
+
+    def give_back(self, node: str, amounts: Mapping[str, int]) -> None:
+        """A pod goes: it leaves so much of a node."""
+        self._change(node, amounts, -1)
+
+    def reserve(self, place: Place, request: GangRequest) -> None:
+        """A gang takes its place."""
+        for member in place.members:
+            self.take(member.node, {**member_requests(request, member.ranks), PODS: 1})
 
     def usable(self, request: GangRequest, assuming: Assuming = NOW) -> list[bool]:
         """For each node, whether the gang's pods may go there, however full it is."""
+        usable = self.topology.usable(request.node_selector, request.tolerations)
         avoided = request.avoid_nodes if assuming.avoiding else frozenset()
-        key = (tuple(sorted(request.node_selector.items())), request.tolerations, avoided)
-        if key not in self._usable:
-            self._usable[key] = [
-                node.name not in avoided
-                and why_unusable(node, request.node_selector, request.tolerations) is None
-                for node in self.topology.nodes
-            ]
-        return self._usable[key]
+        if not avoided:
+            return usable
+        usable = list(usable)
+        for name in avoided:
+            if (position := self.topology.position.get(name)) is not None:
+                usable[position] = False
+        return usable
 
     def slots(self, request: GangRequest, assuming: Assuming = NOW) -> list[int]:
         """For each node, the ranks that it has room for; 0 on nodes that aren't usable.
 
         A rank takes one accelerator and its share of the other resources, the member's pod takes one of `pods`.
         """
-        key = (request.pod_kind, assuming)
-        if key not in self._slots:
-            self._slots[key] = self._count_slots(request, assuming)
-        return self._slots[key]
+        return self._kind(request, assuming).slots
 
     def offers(
         self, request: GangRequest, tensor_depth: int, assuming: Assuming = NOW, *, group: int | None = None
@@ -73,37 +117,116 @@ class Room:
         `group=1`.
         """
         group = request.degrees.tensor_parallel if group is None else group
-        key = (request.pod_kind, assuming, tensor_depth, group)
-        if key not in self._offers:
-            self._offers[key] = _sum_up(self.topology, self.slots(request, assuming), group, tensor_depth)
-        return self._offers[key]
+        kind = self._kind(request, assuming)
+        split = (tensor_depth, group)
+        if split not in kind.offers:
+            kind.offers[split] = _sum_up(self.topology, kind.slots, group, tensor_depth)
+        return kind.offers[split]
 
-    def _count_slots(self, request: GangRequest, assuming: Assuming) -> list[int]:
+    def _kind(self, request: GangRequest, assuming: Assuming) -> _Kind:
+        key = (request.pod_kind, assuming)
+        # What there would be in an empty cluster is the same whatever runs, so the topology remembers it.
+        kind: _Kind | None = (self.topology.memory if assuming.empty else self._kinds).get(key)
+        if kind is None:
+            kind = self._new_kind(request, assuming)
+            if assuming.empty:
+                self.topology.remember(key, kind)
+            else:
+                self._kinds[key] = kind
+        return kind
+
+    def _new_kind(self, request: GangRequest, assuming: Assuming) -> _Kind:
         asks = [
             (request.resource, 1),
             *((name, amount) for name, amount in request.per_rank.items() if amount > 0),
         ]
         asks = [(name, amount) for name, amount in asks if name != assuming.without]
-        usage: Usage = {} if assuming.empty else self._usage
-        slots = []
-        for node, may_go in zip(self.topology.nodes, self.usable(request, assuming), strict=True):
-            room = 0
-            if may_go:
-                has, taken = node.allocatable, usage.get(node.name, _NOTHING)
-                if assuming.without == PODS or has.get(PODS, 0) > taken.get(PODS, 0):
-                    room = min((has.get(name, 0) - taken.get(name, 0)) // amount for name, amount in asks)
-            slots.append(max(0, room))
-        return slots
+        takes_pod = assuming.without != PODS
+        usable = self.usable(request, assuming)
+
+        def free(resource: str) -> Sequence[int]:
+            return self.topology.allocatable(resource) if assuming.empty else self._free_of(resource)
+
+        slots = [max(0, room) if may_go else 0 for room, may_go in zip(free(asks[0][0]), usable, strict=True)]
+        for name, amount in asks[1:]:
+            slots = [
+                room if (fit := left // amount) >= room else max(0, fit)
+                for room, left in zip(slots, free(name), strict=True)
+            ]
+        if takes_pod:
+            slots = [room if left > 0 else 0 for room, left in zip(slots, free(PODS), strict=True)]
+        return _Kind(tuple(asks), takes_pod, usable, slots)
+
+    def _free_of(self, resource: str) -> list[int]:
+        """By node, what is left of a resource."""
+        if resource not in self._free:
+            taken = self._taken
+            self._free[resource] = [
+                has - taken.get(node.name, _NOTHING).get(resource, 0)
+                for has, node in zip(self.topology.allocatable(resource), self.topology.nodes, strict=True)
+            ]
+        return self._free[resource]
+
+    def _change(self, node: str, amounts: Mapping[str, int], sign: int) -> None:
+        position = self.topology.position.get(node)
+        if position is None:
+            return  # pods on nodes that aren't there take nothing of those that are
+        taken = dict(self._taken.get(node, _NOTHING))
+        for resource, amount in amounts.items():
+            taken[resource] = taken.get(resource, 0) + sign * amount
+            if resource in self._free:
+                self._free[resource][position] -= sign * amount
+        self._taken[node] = taken
+        for kind in self._kinds.values():
+            room = self._count(kind, position)
+            if room != kind.slots[position]:
+                kind.slots[position] = room
+                for (depth, group), offered in kind.offers.items():
+                    _follow(self.topology, offered, position, room, group, depth)
+
+    def _count(self, kind: _Kind, position: int) -> int:
+        """Ranks of the kind that one node has room for."""
+        if not kind.usable[position] or (kind.takes_pod and self._free_of(PODS)[position] <= 0):
+            return 0
+        return max(0, min(self._free_of(name)[position] // amount for name, amount in kind.asks))
 
 
 def _sum_up(topology: Topology, slots: Sequence[int], group: int, tensor_depth: int) -> list[int]:
     """Slots per domain, rounded down to whole groups at the tensor depth."""
     offered = [0] * len(topology.domains)
-    leaf_depth = len(topology.levels)
-    for domain in reversed(topology.domains):
-        if domain.depth == leaf_depth:
-            total = slots[domain.start]
-        else:
-            total = sum(offered[child] for child in domain.children)
-        offered[domain.index] = total - total % group if domain.depth == tensor_depth else total
+    before = [0, *accumulate(slots)]
+    # By position of each domain's first node: what the domains of the tensor depth offer, for those that are wider.
+    whole = [0] * len(slots)
+    for depth in range(len(topology.levels), -1, -1):
+        if depth == tensor_depth - 1:
+            before = [0, *accumulate(whole)]
+        for index in topology.at_depth[depth]:
+            domain = topology.domains[index]
+            total = before[domain.stop] - before[domain.start]
+            if depth == tensor_depth:
+                total -= total % group
+                whole[domain.start] = total
+            offered[index] = total
     return offered
+
+
+def _follow(
+    topology: Topology, offered: list[int], position: int, room: int, group: int, tensor_depth: int
+) -> None:
+    """Bring what domains offer up to date after one node's slots have changed."""
+    path = (0, *topology.paths[position])
+    change = 0
+    for depth in range(len(path) - 1, -1, -1):
+        index = path[depth]
+        if depth == len(path) - 1:
+            total = room
+        elif depth == tensor_depth:
+            total = sum(offered[child] for child in topology.domains[index].children)
+        else:
+            total = offered[index] + change
+        if depth == tensor_depth:
+            total -= total % group
+        change = total - offered[index]
+        if not change:
+            return
+        offered[index] = total

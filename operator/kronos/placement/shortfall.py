@@ -31,6 +31,12 @@ def explain(room: Room, request: GangRequest, scope: Scope) -> NoFit | None:
     return case.waits(free, empty)
 
 
+def has_place(room: Room, request: GangRequest, scope: Scope) -> bool:
+    """Whether the gang has a place now."""
+    case = _Case(room, request, scope)
+    return case.fits(case.offered())
+
+
 @dataclass(frozen=True, slots=True)
 class _Case:
     """One request that has no place."""

@@ -12,15 +12,20 @@ A domain is a *path* of labels: rack r1 of block b1 is not rack r1 of block b2. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
+from typing import Any
 
 from kronos.api.fabric import NODE_LEVEL, FabricSpec
-from kronos.placement.nodes import NaturalKey, Node, natural_key
+from kronos.api.job import Toleration
+from kronos.placement.nodes import NaturalKey, Node, natural_key, why_unusable
 
 WHOLE = "cluster"
 """Stands for a level wider than all levels of the fabric: everything."""
+
+MOST_REMEMBERED = 256
+"""Answers about all nodes that a topology keeps: jobs ask much the same, but nobody promises that."""
 
 _PathKey = tuple[int, int, NaturalKey]
 """Sorts the children of a domain: known ones first, then unknown ones by what they are known by."""
@@ -60,6 +65,10 @@ class Topology:
     """For each node the domains that hold it, widest level first, without the whole cluster."""
     link_costs: tuple[float, ...]
     """Seconds per byte between two ranks whose narrowest common domain has this depth; never less when wider."""
+    position: Mapping[str, int] = field(compare=False)
+    """Where each node stands in `nodes`, by name."""
+    memory: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What has been found out about the nodes, whatever runs on them. It follows from the rest, and is asked for often."""
 
     @staticmethod
     def build(nodes: Iterable[Node], fabric: FabricSpec) -> Topology:
@@ -83,17 +92,56 @@ class Topology:
             if domain.depth:
                 for position in range(domain.start, domain.stop):
                     node_paths[position].append(domain.index)
+        ordered = tuple(node for _, node in paths_and_nodes)
         return Topology(
             levels=(*(level.name for level in levels), NODE_LEVEL),
             fabric_levels=fabric.level_names,
-            nodes=tuple(node for _, node in paths_and_nodes),
+            nodes=ordered,
             domains=tuple(domains),
             at_depth=tuple(tuple(indexes) for indexes in at_depth),
             paths=tuple(tuple(path) for path in node_paths),
             link_costs=_link_costs(
                 [*(level.seconds_per_byte for level in levels), fabric.node.seconds_per_byte]
             ),
+            position={node.name: at for at, node in enumerate(ordered)},
         )
+
+    def with_nodes(self, nodes: Sequence[Node]) -> Topology | None:
+        """The topology once its nodes are as given, if they are the same ones with the same labels; else None.
+
+        Nodes change far more often than they move: they are cordoned, tainted, fall silent.
+        """
+        if len(nodes) != len(self.nodes):
+            return None
+        ordered = list(self.nodes)
+        for node in nodes:
+            position = self.position.get(node.name)
+            if position is None or ordered[position].labels != node.labels:
+                return None
+            ordered[position] = node
+        return replace(self, nodes=tuple(ordered), memory={})
+
+    def usable(self, selector: Mapping[str, str], tolerations: tuple[Toleration, ...]) -> list[bool]:
+        """For each node, whether pods with this selector and these tolerations may go there. A shared list: don't change it."""
+        key = ("usable", tuple(sorted(selector.items())), tolerations)
+        if key not in self.memory:
+            self.remember(key, [why_unusable(node, selector, tolerations) is None for node in self.nodes])
+        found: list[bool] = self.memory[key]
+        return found
+
+    def allocatable(self, resource: str) -> list[int]:
+        """For each node, what it has of a resource, in base units. A shared list: don't change it."""
+        key = ("allocatable", resource)
+        if key not in self.memory:
+            self.remember(key, [node.allocatable.get(resource, 0) for node in self.nodes])
+        found: list[int] = self.memory[key]
+        return found
+
+    def remember(self, key: Hashable, value: object) -> None:
+        """Keep something that was found out; everything is forgotten when it becomes much."""
+        if len(self.memory) >= MOST_REMEMBERED:
+            self.memory.clear()
+        self.memory[key] = value
 
     def depth_of(self, level: str) -> int | None:
         """Depth of a level of the fabric, or None when no node carries its label."""
