@@ -1,4 +1,4 @@
-"""`make bench`: how long planning takes on one core, as JSON.
+"""`make bench`: how long planning, placing and admitting take on one core, as JSON.
 
 Machines differ, and so does one machine from minute to minute. Each case is therefore measured in turn with a fixed piece of
 Python, and its time is also told as a multiple of that: the ratio is what to compare between two versions.
@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable
 from time import process_time
 
+from bench.admission import admission
+from bench.placement import placement
 from kronos.strategy import EVERYTHING, TRAINER, Abilities, search
 from support.searches import LLAMA_2_7B, LLAMA_3_70B, fabric, job
 
@@ -60,7 +62,7 @@ def main() -> None:
         for case, spec in CASES.items()
         for name, able in ABILITIES.items()
     }
-    print(json.dumps({"planning": found}, indent=2))
+    print(json.dumps({"planning": found, "placement": placement(), "admission": admission()}, indent=2))
 
 
 main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from time import process_time
 
 from kronos.api.plan import Degrees
@@ -77,6 +78,14 @@ def placement() -> dict[str, dict[str, float]]:
     began = process_time()
     Topology.build(nodes(), fabric("block", "rack"))
     figures["build the topology"] = {"p50_ms": round(1000 * (process_time() - began), 1)}
+
+    def one_node(draw: random.Random) -> Callable[[], object]:
+        cordoned = list(topology.nodes)
+        at = draw.randrange(NODES)
+        cordoned[at] = replace(cordoned[at], schedulable=False)
+        return lambda: topology.with_nodes(cordoned)
+
+    figures["follow one cordoned node"] = _figures(_times(one_node))
     for whole in (True, False):
         words = "whole nodes busy" if whole else "single accelerators busy"
         usages = [busy(rng, whole=whole) for _ in range(5)]
@@ -109,6 +118,13 @@ def placement() -> dict[str, dict[str, float]]:
                     )
                 )
             )
+
+        def one_pod(draw: random.Random, request: GangRequest = cases["8 pods"]) -> Callable[[], object]:
+            room = warm(draw, request)
+            place_in(room, request)
+            return lambda: room.take(f"node-{draw.randrange(NODES)}", {GPU: SLOTS, PODS: 1})
+
+        figures[f"follow one pod, {words}"] = _figures(_times(one_pod))
         hopeless = {"in one rack": gang(9, whole=whole, required="rack"), "at all": gang(4000, whole=whole)}
         for name, request in hopeless.items():
             figures[f"why no place {name}, {words}"] = _figures(

@@ -126,6 +126,8 @@ class _Round(Generic[Candidate]):
         self._heads: dict[tuple[str, str], _Head] = {}
         # The places that heads will have, for what comes after them.
         self._reserved: list[Holds] = []
+        # All that as it will be once the heads have their places and what stops has stopped; made when first needed.
+        self._later: Future | None = None
 
     def share(self, job: WaitingJob[Candidate]) -> float:
         """The share of the pool that the job's queue would have with it."""
@@ -186,10 +188,11 @@ class _Round(Generic[Candidate]):
     def _start(self, job: WaitingJob[Candidate], place: _Place, runner_up: str | None) -> Admitted[Candidate]:
         option = job.options[place.index]
         holds = _holds(place.placement, option.request)
-        for cluster in (self._free, self._spare):
-            cluster.take(holds)
         amount = option.request.degrees.world_size
-        for ledger in (self._ledger, self._promised):
+        later = self._later
+        for cluster in (self._free, self._spare, *([later.cluster] if later else [])):
+            cluster.take(holds)
+        for ledger in (self._ledger, self._promised, *([later.ledger] if later else [])):
             ledger.take(job.queue, option.request.resource, amount)
         seconds = option.runs_for(place.placement)
         started = RunningJob(
@@ -333,17 +336,21 @@ class _Round(Generic[Candidate]):
         self._reserved.append(place)
         self._spare.take(still_needed(place, start.ended))
         self._promised.take(job.queue, request.resource, request.degrees.world_size)
+        if self._later is not None:
+            self._later.cluster.take(place)
+            self._later.ledger.take(job.queue, request.resource, request.degrees.world_size)
         self._heads[job.queue, request.resource] = _Head(job.key, request.resource, change, start.at)
 
     def _future(self) -> Future:
         """The cluster as it is, once the heads have their places and what stops has stopped."""
-        future = Future(self._free, self._promised)
-        for holds in self._reserved:
-            future.cluster.take(holds)
-        for other in self._running:
-            if other.stopping:
-                future.end(other)
-        return future
+        if self._later is None:
+            self._later = Future(self._free, self._promised)
+            for holds in self._reserved:
+                self._later.cluster.take(holds)
+            for other in self._running:
+                if other.stopping:
+                    self._later.end(other)
+        return self._later.copy()
 
     def _forecast(self, job: WaitingJob[Candidate], option: Option[Candidate]) -> Start | None:
         """When and where it starts if running jobs end as predicted and nobody else comes."""
@@ -425,9 +432,10 @@ class _Round(Generic[Candidate]):
         self, job: WaitingJob[Candidate], request: GangRequest, victims: Sequence[RunningJob]
     ) -> Waiting:
         """Have the victims stopped, and keep what they leave for the job."""
-        future = self._future()
+        self._future()
+        assert self._later is not None
         for victim in victims:
-            future.end(victim)
+            self._later.end(victim)
             for ledger in (self._ledger, self._promised):
                 ledger.take(victim.queue, victim.resource, -victim.accelerators)
         chosen = {victim.key for victim in victims}
@@ -435,7 +443,9 @@ class _Round(Generic[Candidate]):
             (replace(other, stopping=True) if other.key in chosen else other for other in self._running),
             key=self._ending,
         )
-        start = self._start_in(future, job, request, [other for other in self._running if other.stopping])
+        start = self._start_in(
+            self._later, job, request, [other for other in self._running if other.stopping]
+        )
         assert start is not None, "the victims were found to be enough"
         change = f"{_names(victims)} to stop"
         self._become_head(job, request, start, change)

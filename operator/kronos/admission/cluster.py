@@ -118,6 +118,10 @@ class Future:
         self.cluster = cluster.copy()
         self.ledger = ledger.copy()
 
+    def copy(self) -> Future:
+        """Another one in the same state, which then goes its own way."""
+        return Future(self.cluster, self.ledger)
+
     def end(self, job: RunningJob) -> None:
         """A job ends."""
         self.cluster.give_back(job.holds)

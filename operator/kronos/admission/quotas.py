@@ -75,10 +75,14 @@ class Ledger:
     def __init__(self, queues: Mapping[str, Queue], running: Iterable[RunningJob] = ()) -> None:
         self._queues = queues
         self._used: dict[tuple[str, str], int] = {}
-        self._members: dict[str, list[Queue]] = {}
+        # By cohort and resource: what its queues lend, and what they have taken of it.
+        self._lent: dict[tuple[str, str], int] = {}
+        self._drawn: dict[tuple[str, str], int] = {}
         for queue in queues.values():
-            if queue.cohort:
-                self._members.setdefault(queue.cohort, []).append(queue)
+            for resource, quota in queue.quotas.items():
+                if queue.cohort:
+                    pool = (queue.cohort, resource)
+                    self._lent[pool] = self._lent.get(pool, 0) + quota.lent
         for job in running:
             # The pods of one that stops still hold nodes, but its quota is somebody else's already.
             if not job.stopping:
@@ -86,8 +90,9 @@ class Ledger:
 
     def copy(self) -> Ledger:
         """Another ledger that starts with the same entries."""
-        other = Ledger(self._queues)
-        other._used = dict(self._used)
+        other = Ledger({})
+        other._queues, other._lent = self._queues, self._lent
+        other._used, other._drawn = dict(self._used), dict(self._drawn)
         return other
 
     def used(self, queue: str, resource: str) -> int:
@@ -96,7 +101,13 @@ class Ledger:
 
     def take(self, queue: str, resource: str, amount: int) -> None:
         """Enter a job that starts; a negative amount for one that ends."""
-        self._used[queue, resource] = self.used(queue, resource) + amount
+        used = self.used(queue, resource)
+        self._used[queue, resource] = used + amount
+        described = self._queues.get(queue)
+        if described is not None and described.cohort:
+            pool = (described.cohort, resource)
+            more = _drawn(described, resource, used + amount) - _drawn(described, resource, used)
+            self._drawn[pool] = self._drawn.get(pool, 0) + more
 
     def borrows(self, queue: str, resource: str) -> int:
         """What the queue's jobs hold beyond its own quota."""
@@ -161,13 +172,9 @@ class Ledger:
     def _over_pool(self, queue: Queue, quota: Quota, resource: str, amount: int) -> OverQuota | None:
         if not queue.cohort:
             return None
-        pool = self._pool(queue.cohort, resource)
-        left = pool - sum(
-            self._drawn(other, resource, self.used(other.name, resource))
-            for other in self._members[queue.cohort]
-        )
+        left = self._pool(queue.cohort, resource) - self._drawn.get((queue.cohort, resource), 0)
         used = self.used(queue.name, resource)
-        more = self._drawn(queue, resource, used + amount) - self._drawn(queue, resource, used)
+        more = _drawn(queue, resource, used + amount) - _drawn(queue, resource, used)
         if more <= left:
             return None
         own = max(0, quota.nominal - used)
@@ -189,16 +196,7 @@ class Ledger:
         return described.quotas.get(resource) if described else None
 
     def _pool(self, cohort: str, resource: str) -> int:
-        return sum(
-            quota.lent
-            for member in self._members.get(cohort, ())
-            if (quota := member.quotas.get(resource)) is not None
-        )
-
-    def _drawn(self, queue: Queue, resource: str, used: int) -> int:
-        """What a queue that uses so much takes from the pool."""
-        quota = queue.quotas.get(resource)
-        return max(0, used - (quota.nominal - quota.lent)) if quota else 0
+        return self._lent.get((cohort, resource), 0)
 
     def _most(self, queue: Queue, quota: Quota, resource: str) -> int:
         """What the queue's jobs may hold when nobody else holds anything."""
@@ -206,3 +204,9 @@ class Ledger:
             return quota.nominal
         most = quota.nominal - quota.lent + self._pool(queue.cohort, resource)
         return most if quota.borrowing is None else min(most, quota.nominal + quota.borrowing)
+
+
+def _drawn(queue: Queue, resource: str, used: int) -> int:
+    """What a queue that uses so much takes from the pool."""
+    quota = queue.quotas.get(resource)
+    return max(0, used - (quota.nominal - quota.lent)) if quota else 0

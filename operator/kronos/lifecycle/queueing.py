@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -77,7 +78,7 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
     jobs = {key: job for key, job in sorted(snapshot.jobs.items()) if wants_place(job, snapshot)}
     if not jobs:
         return {}
-    topologies = {name: Topology.build(snapshot.nodes, fabric) for name, fabric in snapshot.fabrics.items()}
+    topologies = {name: _topology(snapshot.nodes, fabric) for name, fabric in snapshot.fabrics.items()}
     suspects = _suspects(snapshot)
     waiting: list[WaitingJob[Candidate]] = []
     searches: dict[JobKey, Search] = {}
@@ -253,6 +254,22 @@ def _search(spec: str, fabric: str, slots: tuple[tuple[str, int], ...]) -> Searc
     return search(
         TrainingJobSpec.model_validate_json(spec), FabricSpec.model_validate_json(fabric), dict(slots) or None
     )
+
+
+_topologies: OrderedDict[str, Topology] = OrderedDict()
+"""The last tree of each fabric. Nodes change often and move rarely, so that the next one is mostly the same."""
+_MOST_TOPOLOGIES = 8
+
+
+def _topology(nodes: tuple[Node, ...], fabric: FabricSpec) -> Topology:
+    """The fabric's tree over these nodes."""
+    key = fabric.model_dump_json(by_alias=True)
+    known = _topologies.pop(key, None)
+    found = (known and known.with_nodes(nodes)) or Topology.build(nodes, fabric)
+    _topologies[key] = found
+    if len(_topologies) > _MOST_TOPOLOGIES:
+        _topologies.popitem(last=False)
+    return found
 
 
 def _broken(error: Exception) -> str:

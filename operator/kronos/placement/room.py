@@ -16,8 +16,6 @@ from kronos.placement.request import GangRequest
 from kronos.placement.topology import Topology
 from kronos.placement.usage import Place, Usage, member_requests
 
-_NOTHING: Mapping[str, int] = {}
-
 
 @dataclass(frozen=True, slots=True)
 class Assuming:
@@ -41,6 +39,7 @@ _Split = tuple[int, int]
 class _Kind:
     """Room for the ranks of one kind of pod."""
 
+    assuming: Assuming
     asks: tuple[tuple[str, int], ...]
     """What a rank takes: (resource, amount)."""
     takes_pod: bool
@@ -50,10 +49,6 @@ class _Kind:
     """By node."""
     offers: dict[_Split, list[int]] = field(default_factory=dict)
     """By domain."""
-
-    def copy(self) -> _Kind:
-        offers = {split: list(offered) for split, offered in self.offers.items()}
-        return _Kind(self.asks, self.takes_pod, self.usable, list(self.slots), offers)
 
 
 class Room:
@@ -65,15 +60,21 @@ class Room:
 
     def __init__(self, topology: Topology, usage: Usage) -> None:
         self.topology = topology
-        self._taken: dict[str, Mapping[str, int]] = dict(usage)
+        self._usage = usage
+        # What came and went since, for resources that nobody has asked for yet: (position, amounts, sign).
+        self._changes: list[tuple[int, Mapping[str, int], int]] = []
         self._free: dict[str, list[int]] = {}
         self._kinds: dict[Hashable, _Kind] = {}
 
     def copy(self) -> Room:
         """Another room in the same state, which then goes its own way."""
-        other = Room(self.topology, self._taken)
+        other = Room(self.topology, self._usage)
+        other._changes = list(self._changes)
         other._free = {resource: list(free) for resource, free in self._free.items()}
-        other._kinds = {key: kind.copy() for key, kind in self._kinds.items()}
+        for key, kind in self._kinds.items():
+            # Sums over domains are made anew where they are asked for: most copies are asked one thing, and change much.
+            if kind.assuming == NOW:
+                other._kinds[key] = _Kind(NOW, kind.asks, kind.takes_pod, kind.usable, list(kind.slots))
         return other
 
     def take(self, node: str, amounts: Mapping[str, int]) -> None:
@@ -155,28 +156,28 @@ class Room:
             ]
         if takes_pod:
             slots = [room if left > 0 else 0 for room, left in zip(slots, free(PODS), strict=True)]
-        return _Kind(tuple(asks), takes_pod, usable, slots)
+        return _Kind(assuming, tuple(asks), takes_pod, usable, slots)
 
     def _free_of(self, resource: str) -> list[int]:
         """By node, what is left of a resource."""
         if resource not in self._free:
-            taken = self._taken
-            self._free[resource] = [
-                has - taken.get(node.name, _NOTHING).get(resource, 0)
-                for has, node in zip(self.topology.allocatable(resource), self.topology.nodes, strict=True)
-            ]
+            free = list(self.topology.allocatable(resource))
+            for name, taken in self._usage.items():
+                if resource in taken and (position := self.topology.position.get(name)) is not None:
+                    free[position] -= taken[resource]
+            for position, amounts, sign in self._changes:
+                free[position] -= sign * amounts.get(resource, 0)
+            self._free[resource] = free
         return self._free[resource]
 
     def _change(self, node: str, amounts: Mapping[str, int], sign: int) -> None:
         position = self.topology.position.get(node)
         if position is None:
             return  # pods on nodes that aren't there take nothing of those that are
-        taken = dict(self._taken.get(node, _NOTHING))
-        for resource, amount in amounts.items():
-            taken[resource] = taken.get(resource, 0) + sign * amount
-            if resource in self._free:
-                self._free[resource][position] -= sign * amount
-        self._taken[node] = taken
+        self._changes.append((position, amounts, sign))
+        for resource, free in self._free.items():
+            if resource in amounts:
+                free[position] -= sign * amounts[resource]
         for kind in self._kinds.values():
             room = self._count(kind, position)
             if room != kind.slots[position]:

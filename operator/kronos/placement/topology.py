@@ -107,19 +107,26 @@ class Topology:
         )
 
     def with_nodes(self, nodes: Sequence[Node]) -> Topology | None:
-        """The topology once its nodes are as given, if they are the same ones with the same labels; else None.
+        """The topology once its nodes are as given, itself if they are the same; None if one came, went or moved.
 
         Nodes change far more often than they move: they are cordoned, tainted, fall silent.
         """
         if len(nodes) != len(self.nodes):
             return None
         ordered = list(self.nodes)
+        changed = False
         for node in nodes:
             position = self.position.get(node.name)
-            if position is None or ordered[position].labels != node.labels:
+            if position is None:
                 return None
+            known = ordered[position]
+            if known is node:
+                continue
+            if known.labels != node.labels:
+                return None
+            changed = changed or known != node
             ordered[position] = node
-        return replace(self, nodes=tuple(ordered), memory={})
+        return replace(self, nodes=tuple(ordered), memory={}) if changed else self
 
     def usable(self, selector: Mapping[str, str], tolerations: tuple[Toleration, ...]) -> list[bool]:
         """For each node, whether pods with this selector and these tolerations may go there. A shared list: don't change it."""
