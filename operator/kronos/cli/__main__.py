@@ -10,6 +10,7 @@ import typer
 
 from kronos.cli.inputs import tell
 from kronos.cli.plan import plan
+from kronos.cli.simulate import simulate_trace
 
 app = typer.Typer(
     help="Plan and watch the training jobs of Kronos.",
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(plan)
+app.command("simulate")(simulate_trace)
 
 
 @app.callback()

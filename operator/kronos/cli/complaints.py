@@ -30,6 +30,8 @@ def complaints(error: ValidationError, model: type[BaseModel], path: str) -> Ite
 
 def _what(item: ErrorDetails, model: type[BaseModel]) -> str:
     kind, message = item["type"], item["msg"]
+    if kind == "json_invalid":
+        return "is no JSON object; correct it"
     if kind == "missing":
         return "is missing; add it"
     if kind == "extra_forbidden":

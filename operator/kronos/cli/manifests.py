@@ -18,14 +18,17 @@ from pydantic import BaseModel, ValidationError
 from kronos.api import API_VERSION
 from kronos.api.fabric import FabricSpec
 from kronos.api.job import NAME_LIMIT, TrainingJobSpec
+from kronos.api.queue import QueueSpec
 from kronos.cli.complaints import InputError, complaints
 
-JOB, FABRIC = "KronosTrainingJob", "KronosFabric"
+JOB, FABRIC, QUEUE = "KronosTrainingJob", "KronosFabric", "KronosQueue"
 
 WRITTEN_OUT = 1e21
 """From here on JSON shows whole numbers with an exponent."""
 MOST_VALUES = 100_000
 """Values that a document may hold with its aliases written out; the API server takes 3 MiB of them."""
+
+_MODELS: Mapping[str, type[BaseModel]] = {JOB: TrainingJobSpec, FABRIC: FabricSpec, QUEUE: QueueSpec}
 
 _JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
@@ -56,6 +59,8 @@ class Manifests:
     jobs: list[Job] = field(default_factory=list)
     fabrics: dict[str, Fabric] = field(default_factory=dict)
     """By name; as with `kubectl apply`, the last of a name counts."""
+    queues: dict[str, QueueSpec] = field(default_factory=dict)
+    """By name."""
     ignored: list[str] = field(default_factory=list)
     """Documents of other kinds, in words."""
 
@@ -149,15 +154,14 @@ def _take(document: Any, name: str, found: Manifests) -> Iterator[str]:
     if not isinstance(kind, str):
         yield f"{name}, kind: is missing; set it to {JOB} or {FABRIC}"
         return
-    if kind not in (JOB, FABRIC):
+    if kind not in _MODELS:
         found.ignored.append(f"{kind} {given}" if isinstance(given, str) else kind)
         return
     named = isinstance(given, str) and given != ""
     label = f"{kind} {given}" if named else name
     wrong = [*_envelope(document, kind, given if named else None)]
-    model: type[BaseModel] = TrainingJobSpec if kind == JOB else FabricSpec
     try:
-        spec = _spec(_json_ready(document), model)
+        spec = _spec(_json_ready(document), _MODELS[kind])
     except InputError as error:
         wrong += error.sentences
     if wrong:
@@ -166,6 +170,8 @@ def _take(document: Any, name: str, found: Manifests) -> Iterator[str]:
         found.jobs.append(Job(str(given), metadata.get("namespace") or "default", spec))
     elif isinstance(spec, FabricSpec):
         found.fabrics[str(given)] = Fabric(str(given), spec)
+    elif isinstance(spec, QueueSpec):
+        found.queues[str(given)] = spec
 
 
 def _envelope(document: Mapping[str, Any], kind: str, name: str | None) -> Iterator[str]:

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from kronos.cli.complaints import InputError
 from kronos.cli.fabrics import domain_sizes, fabric_for, level_complaints, parse_slots
 from kronos.cli.inputs import STDIN, explained, name_of, read_text, tell
-from kronos.cli.manifests import FABRIC, JOB, Fabric, Job, Manifests, parse
+from kronos.cli.manifests import FABRIC, JOB, QUEUE, Fabric, Job, Manifests, parse
+from kronos.cli.output import Output, terminal, write_data
 from kronos.cli.plan_report import PlanReport, plan_report
 from kronos.cli.render import show_plan
-from kronos.cli.wire import as_json, as_yaml, wire
 from kronos.strategy import EVERYTHING, TRAINER
 
 NO_PLAN = 3
 """Exit code when a job can't be split so that it fits."""
-TABLE_WIDTH = 120
-"""Columns where the output isn't a terminal."""
-
-
-class Output(StrEnum):
-    """How the answer is written."""
-
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
 
 
 def plan(
@@ -106,18 +92,15 @@ def _fabrics(source: str, manifest: str) -> dict[str, Fabric]:
 
 
 def _tell_ignored(found: Manifests, source: str) -> None:
-    for what in found.ignored:
+    for what in (*found.ignored, *(f"{QUEUE} {name}" for name in found.queues)):
         tell(f"note: {name_of(source)}: {what} is ignored")
 
 
 def _write(reports: list[PlanReport], output: Output) -> None:
     if output is not Output.TABLE:
-        data = {"plans": wire(reports)}
-        # Bytes, since both formats are UTF-8 whatever the terminal shows.
-        typer.echo(as_json(data) if output is Output.JSON else as_yaml(data), nl=False)
+        write_data(output, {"plans": reports})
         return
-    wide = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console(highlight=False, width=None if wide else TABLE_WIDTH)
+    console = terminal()
     for position, report in enumerate(reports):
         if position:
             console.print()

@@ -35,7 +35,7 @@ def show_plan(console: Console, report: PlanReport) -> None:
     _facts(console, report)
     chosen = report.chosen
     if chosen is None:
-        _sentence(console, f"Kronos can't plan {report.job}: {report.refusal}.")
+        sentence(console, f"Kronos can't plan {report.job}: {report.refusal}.")
     else:
         _memory(console, chosen)
         _time(console, chosen)
@@ -106,7 +106,7 @@ def _schedule(chosen: ChosenReport) -> str:
 
 
 def _memory(console: Console, chosen: ChosenReport) -> None:
-    table = _table(console, "Memory of the heaviest accelerator", "Item", "GiB>", "% of limit>")
+    table = new_table(console, "Memory of the heaviest accelerator", "Item", "GiB>", "% of limit>")
     memory = chosen.memory
     for name, item in memory.items.items():
         if item.size_gib or name in _ALWAYS:
@@ -118,7 +118,7 @@ def _memory(console: Console, chosen: ChosenReport) -> None:
 
 
 def _time(console: Console, chosen: ChosenReport) -> None:
-    table = _table(console, "Time of a step", "Item", "Time>", "% of step>")
+    table = new_table(console, "Time of a step", "Item", "Time>", "% of step>")
     for name, item in chosen.time.items.items():
         if item.seconds:
             label = _TIME_ITEMS[name]
@@ -129,10 +129,10 @@ def _time(console: Console, chosen: ChosenReport) -> None:
 
 def _runners_up(console: Console, report: PlanReport) -> None:
     if not report.runners_up:
-        _sentence(console, "Nothing else fits the job.")
+        sentence(console, "Nothing else fits the job.")
         return
     headings = ("Strategy", "Accelerators>", "Step>", "GiB>", "MFU>", "Checkpointing")
-    table = _table(console, "Runners-up", *headings)
+    table = new_table(console, "Runners-up", *headings)
     for other in report.runners_up:
         table.add_row(
             other.strategy,
@@ -148,7 +148,7 @@ def _runners_up(console: Console, report: PlanReport) -> None:
 def _alternatives(console: Console, report: PlanReport) -> None:
     if not report.alternatives:
         return
-    table = _table(console, "Why not on as many accelerators", "Strategy", "Step>", "Reason")
+    table = new_table(console, "Why not on as many accelerators", "Strategy", "Step>", "Reason")
     for other in report.alternatives:
         step = "-" if other.step_seconds is None else seconds(other.step_seconds)
         table.add_row(other.strategy, step, Text(other.reason))
@@ -157,7 +157,7 @@ def _alternatives(console: Console, report: PlanReport) -> None:
 
 def _scaling(console: Console, scaling: ScalingReport) -> None:
     headings = ("Accelerators>", "Strategy", "Step>", "Tokens/s>", "Speed-up>", "MFU>", "|")
-    table = _table(console, "Scaling", *headings)
+    table = new_table(console, "Scaling", *headings)
     fastest = max(point.tokens_per_second for point in scaling.points)
     stop = scaling.pays_up_to_accelerators
     for point in scaling.points:
@@ -178,7 +178,7 @@ def _scaling(console: Console, scaling: ScalingReport) -> None:
     last = f"More accelerators pay up to {stop:,}, the most on which the job gets faster."
     if stop == scaling.most_accelerators:
         last = f"More accelerators pay up to accelerators.max {stop:,}, where this curve ends."
-    _sentence(console, beyond if stop < scaling.points[-1].accelerators else last)
+    sentence(console, beyond if stop < scaling.points[-1].accelerators else last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +199,19 @@ class Bar:
 def _rejections(console: Console, report: PlanReport) -> None:
     if not report.rejections:
         return
-    table = _table(console, "Refused splits", "Count>", "Code", "Reason")
+    table = new_table(console, "Refused splits", "Count>", "Code", "Reason")
     for rejection in report.rejections:
         table.add_row(f"{rejection.count:,}", rejection.code, Text(rejection.message))
     console.print(table)
 
 
-def _table(console: Console, title: str, *headings: str) -> Table:
+def new_table(console: Console, title: str, *headings: str) -> Table:
     """An empty table without lines, under its title.
 
     A heading that ends in > is above numbers. Where a terminal is narrow, the reasons and the bars (|) get narrower and
     everything else stays whole.
     """
-    _sentence(console, title, style="bold")
+    sentence(console, title, style="bold")
     narrows = not {"Reason", "|"}.isdisjoint(headings)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=narrows)
     for heading in headings:
@@ -223,7 +223,7 @@ def _table(console: Console, title: str, *headings: str) -> Table:
     return table
 
 
-def _sentence(console: Console, text: str, style: str = "") -> None:
+def sentence(console: Console, text: str, style: str = "") -> None:
     """A line after an empty one, left to the terminal to wrap."""
     console.print()
     console.print(Text(text, style=style), soft_wrap=True)

@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kronos.admission import Queue, Quota
-from kronos.api.queue import DEFAULT_QUEUE, QueueStatus, ResourceUse
+from kronos.api.queue import DEFAULT_QUEUE, QueueSpec, QueueStatus, ResourceUse
 from kronos.lifecycle.holding import by_queue, has_place
 from kronos.lifecycle.snapshot import JobView, QueueView, Snapshot
 
 
 def limits(snapshot: Snapshot) -> dict[str, Queue]:
     """The queues as admission sees them, by name."""
-    return {
-        name: Queue(
-            name=name,
-            cohort=view.spec.cohort or "",
-            quotas={
-                quota.resource: Quota(quota.nominal, quota.borrowing_limit, quota.lending_limit)
-                for quota in view.spec.quotas
-            },
-            weight=view.spec.weight,
-            within_queue=view.spec.preemption.within_queue,
-            reclaim=view.spec.preemption.reclaim,
-        )
-        for name, view in snapshot.queues.items()
-    }
+    return {name: limit(name, view.spec) for name, view in snapshot.queues.items()}
+
+
+def limit(name: str, spec: QueueSpec) -> Queue:
+    """A queue as admission sees it."""
+    return Queue(
+        name=name,
+        cohort=spec.cohort or "",
+        quotas={
+            quota.resource: Quota(quota.nominal, quota.borrowing_limit, quota.lending_limit)
+            for quota in spec.quotas
+        },
+        weight=spec.weight,
+        within_queue=spec.preemption.within_queue,
+        reclaim=spec.preemption.reclaim,
+    )
 
 
 def why_not_queued(job: JobView, snapshot: Snapshot) -> tuple[str, str] | None:
