@@ -121,6 +121,10 @@ BAD_JOBS: dict[str, tuple[Json, str]] = {
     "no model": ({"spec.model": None}, "spec.model: Required value"),
     "no data": ({"spec.data": None}, "spec.data: Required value"),
     "no accelerators.max": ({"spec.accelerators": {"min": 2}}, "spec.accelerators.max: Required value"),
+    "a pod label of the operator's": (
+        {"spec.template": {"labels": {"training.kronos.dev/job": "other"}}},
+        "are set by the operator; choose another name in template.labels",
+    ),
     "a misspelt field": ({"spec.accelerator": {"max": 4}}, 'unknown field "spec.accelerator"'),
     "an unknown architecture": (
         {"spec.model.architecture": "perceptron"},

@@ -1,4 +1,4 @@
-"""The watch of one namespace's jobs: what is gone is forgotten, however the watch ends."""
+"""The watches of jobs, pods and nodes: what is gone is forgotten, however the watch ends."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_what_a_watch_has_missed_is_in_the_next_list(end: list[Any], monke
         ([raw_job("kept", 1), raw_job("new", 6)], 7, []),
     )
     operator = Operator(progress_interval=1.0, namespace="forge")
-    watching = asyncio.create_task(operator._watch_jobs(script))
+    watching = asyncio.create_task(operator._watch(script, "jobs"))
     await script.done.wait()
     watching.cancel()
     assert sorted(name for _, name in operator.cache.jobs.raw) == ["kept", "new"]

@@ -64,3 +64,15 @@ def test_every_plan_that_is_written_is_one_that_the_trainer_runs(sections):
     for name, degree in sections["strategy"].items():
         if name != "objective":
             assert plan.degrees.wire()[name] == degree
+
+
+def test_pods_carry_the_labels_and_annotations_of_the_template_beside_the_operators():
+    template = {"labels": {"team": "forge"}, "annotations": {"example.com/owner": "forge@example.com"}}
+    world = World(job("burner", template=template))
+    world.settle()
+    pods = [item["metadata"] for item in world.manifests if item["kind"] == "Pod"]
+    assert {pod["labels"]["team"] for pod in pods} == {"forge"}
+    assert {pod["labels"]["training.kronos.dev/job"] for pod in pods} == {"burner"}
+    assert {pod["annotations"]["example.com/owner"] for pod in pods} == {"forge@example.com"}
+    others = [item["metadata"] for item in world.manifests if item["kind"] != "Pod"]
+    assert all("team" not in other["labels"] for other in others)

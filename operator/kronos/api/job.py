@@ -174,6 +174,7 @@ class Toleration(Model):
 
 Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=32)]
 LabelValue = Annotated[str, Field(max_length=63)]
+AnnotationValue = Annotated[str, Field(max_length=4096)]
 
 
 class MemberResources(Model):
@@ -196,6 +197,10 @@ class Template(Model):
     """Environment variables of the trainer."""
     per_accelerator: MemberResources | None = None
     """CPU and memory per accelerator."""
+    labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
+    """Further labels of the pods, such as a cost centre's."""
+    annotations: dict[str, AnnotationValue] = Field(default_factory=dict, max_length=64)
+    """Annotations of the pods, for other programs in the cluster."""
     node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
     """Labels that nodes must have."""
     tolerations: tuple[Toleration, ...] = Field(default=(), max_length=64)
@@ -278,6 +283,12 @@ class TrainingJobSpec(Model):
             (
                 "!self.template.env.exists(e, e.name.startsWith('KRONOS_'))",
                 "environment names that begin with KRONOS_ are set by the operator; choose another name",
+            ),
+            (
+                "!has(self.template.labels) || self.template.labels.all(k, "
+                "!k.startsWith('training.kronos.dev/') && k != 'app.kubernetes.io/managed-by')",
+                "labels that begin with training.kronos.dev/, and app.kubernetes.io/managed-by, are set by the operator; "
+                "choose another name in template.labels",
             ),
             *_immutable(
                 "role",

@@ -25,6 +25,7 @@ from kronos.lifecycle import (
     JobView,
     decide,
     format_time,
+    gist,
     lessons_learnt,
     queue_statuses,
     run_admission,
@@ -38,6 +39,10 @@ _QUIET = 0.02
 """Seconds to gather further news after the first, so that a burst of events costs one round."""
 _AT_ONCE = 32
 """Requests in flight at once."""
+_REWORD = timedelta(seconds=10)
+"""Between two sentences about one waiting job."""
+_RECOUNT = timedelta(seconds=1)
+"""Between two counts of one gang's members, and two reports of its progress."""
 _RETRY = timedelta(seconds=2)
 """When to look again after the API server refused something."""
 
@@ -54,6 +59,8 @@ class Reconciler:
         self._news = asyncio.Event()
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self.last_round: datetime | None = None
+        # When the status of each job was stored last, by UID. Lost with the operator, which then stores a little more.
+        self._stored: dict[str, datetime] = {}
 
     def notify(self) -> None:
         """Something changed: decide again soon."""
@@ -92,14 +99,18 @@ class Reconciler:
                 # A job that nothing can be decided about must not stop the others.
                 logger.exception("%s/%s: nothing could be decided; trying again in %s", *key, _RETRY)
                 failed = True
-        retries = await asyncio.gather(
+        again = await asyncio.gather(
             *(self._apply(job, stored[job.key], decision) for job, decision in decided)
         )
         await self._tell_cluster("fabrics", self._cache.fabrics, lessons_learnt(snapshot))
         await self._tell_cluster("queues", self._cache.queues, queue_statuses(snapshot))
         self.last_round = snapshot.now
         wakes = [decision.look_again for _, decision in decided if decision.look_again is not None]
-        wakes += [self._clock() + _RETRY for retry in (*retries, failed) if retry]
+        wakes += [moment for moment in again if moment is not None]
+        if failed:
+            wakes.append(self._clock() + _RETRY)
+        for uid in self._stored.keys() - {job.uid for job in snapshot.jobs.values()}:
+            del self._stored[uid]
         return min(wakes, default=None)
 
     async def _tell_cluster(self, kind: Kind, store: Store[Any], statuses: Mapping[str, Lenient]) -> None:
@@ -114,25 +125,41 @@ class Reconciler:
             except (ApiError, OSError) as error:
                 logger.warning("the status of %s %s could not be stored: %s", kind, name, error)
 
-    async def _apply(self, job: JobView, stored: Json, decision: Decision) -> bool:
-        """Write the status, then act; True when something was refused and must be tried again."""
+    async def _apply(self, job: JobView, stored: Json, decision: Decision) -> datetime | None:
+        """Write the status, then act; says when to try again what was refused, or to write what can wait."""
+        again = None
         try:
             if decision.status != job.status:
-                async with self._slots:
-                    if not await self._store_status(stored, decision.status):
-                        return True
-                await self._tell(job, decision.events)
+                again = self._can_wait_until(job, decision.status)
+                if again is None:
+                    async with self._slots:
+                        if not await self._store_status(stored, decision.status):
+                            return self._clock() + _RETRY
+                    self._stored[job.uid] = self._clock()
+                    await self._tell(job, decision.events)
             await self._act(job, decision)
         except ApiError as error:
             self._problem(job, str(error))
-            return True
+            return self._clock() + _RETRY
         except OSError as error:
             logger.warning("%s/%s: %s", *job.key, error)
-            return True
+            return self._clock() + _RETRY
         if job.uid in self._cache.problems and decision.actions:
             del self._cache.problems[job.uid]
             self.notify()
-        return False
+        return again
+
+    def _can_wait_until(self, job: JobView, status: TrainingJobStatus) -> datetime | None:
+        """When a status that only words things anew is due; None for one that says something else.
+
+        While many jobs start and end, the sentences of those that wait change with each, and so do the counts of members:
+        the API server would do little else than store them.
+        """
+        last = self._stored.get(job.uid)
+        if last is None or gist(job.status) != gist(status):
+            return None
+        due = last + (_REWORD if status.placement is None else _RECOUNT)
+        return due if due > self._clock() else None
 
     async def _store_status(self, stored: Json, status: TrainingJobStatus) -> bool:
         body = {

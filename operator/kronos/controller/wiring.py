@@ -25,6 +25,11 @@ Json = Mapping[str, Any]
 
 logger = logging.getLogger(__name__)
 
+HOT: tuple[Kind, ...] = ("nodes", "pods", "jobs")
+"""Kinds that change all the time. kopf looks for what a handler might have missed in each event, by several copies of the
+object, which takes longer than all that Kronos does with it; so these are watched without it. It also watches either one
+namespace or all, where jobs may be those of one and pods must be all.
+"""
 _RESYNC_FIRST = 5.0
 """Seconds after the start: covers deletions between our first list and the start of the watches."""
 _RESYNC = 300.0
@@ -78,8 +83,8 @@ class Operator:
             "warnings": WarningPoller(api, self.cache, self.reconciler.notify).run(),
             "resync": self._resync_forever(api),
         }
-        if self.namespace:
-            parts["jobs"] = self._watch_jobs(api)
+        for kind in HOT:
+            parts[kind] = self._watch(api, kind)
         self.tasks = [asyncio.create_task(_crash_loudly(work), name=name) for name, work in parts.items()]
 
     def not_ready(self) -> str:
@@ -125,17 +130,18 @@ class Operator:
         """
         return self.namespace if kind == "jobs" else ""
 
-    async def _watch_jobs(self, api: Api) -> None:
-        """Watch the jobs of one namespace; kopf watches either one namespace or all, and pods need all."""
+    async def _watch(self, api: Api, kind: Kind) -> None:
+        """Watch the objects of a kind, and list them whenever a watch has ended."""
+        store, namespace = self.stores()[kind], self._scope(kind)
         while True:
             try:
-                items, version = await api.list_all("jobs", self.namespace)
-                if self.cache.jobs.replace(items, version) and self.reconciler is not None:
+                items, version = await api.list_all(kind, namespace)
+                if store.replace(items, version) and self.reconciler is not None:
                     self.reconciler.notify()
-                async for kind, job in api.watch("jobs", self.namespace, version):
-                    self.observe("jobs", kind, job)
+                async for event, item in api.watch(kind, namespace, version):
+                    self.observe(kind, event, item)
             except (ApiError, OSError) as error:
-                logger.warning("jobs are listed and watched anew: %s", error)
+                logger.warning("%s are listed and watched anew: %s", kind, error)
             await asyncio.sleep(_REWATCH)
 
     async def _resync_forever(self, api: Api) -> None:
@@ -193,11 +199,7 @@ def registry_of(operator: Operator) -> kopf.OperatorRegistry:
         "fabrics": (GROUP, VERSION),
         "queues": (GROUP, VERSION),
         "priorities": ("scheduling.k8s.io", "v1"),
-        "pods": ("", "v1"),
-        "nodes": ("", "v1"),
     }
-    if not operator.namespace:
-        watched["jobs"] = (GROUP, VERSION)
     for kind, (group, version) in watched.items():
         _watch(registry, operator, kind, (group, version, plural_of(kind)))
     return registry

@@ -6,6 +6,7 @@ what the decision creates, and `calibration` folds what jobs measured into their
 """
 
 from kronos.lifecycle.calibration import lessons_learnt
+from kronos.lifecycle.conditions import gist
 from kronos.lifecycle.decide import decide, format_time
 from kronos.lifecycle.decision import Create, Decision, Delete, Event
 from kronos.lifecycle.queueing import Outcome, Preempted, Reservation, Wait, run_admission
@@ -29,6 +30,7 @@ __all__ = [
     "Wait",
     "decide",
     "format_time",
+    "gist",
     "lessons_learnt",
     "queue_statuses",
     "run_admission",

@@ -46,6 +46,14 @@ def with_conditions(
     return status.model_copy(update={"conditions": tuple(conditions)})
 
 
+def gist(status: TrainingJobStatus) -> tuple[object, ...]:
+    """What a status says apart from how it words and counts it: two with the same gist differ in nothing that decides."""
+    rest = status.model_copy(update={"reason": "", "ready": "", "progress": None, "conditions": ()})
+    waits = status.placement is None
+    conditions = tuple((item.type, item.status, "" if waits else item.reason) for item in status.conditions)
+    return rest, conditions, status.progress is None
+
+
 def _truths(status: TrainingJobStatus, reason: str, *, stalled: bool) -> dict[ConditionType, Truth]:
     phase, message = status.phase, status.reason
     no: Truth = ("False", reason, "")  # the sentence stands once, in Ready and in whatever is True

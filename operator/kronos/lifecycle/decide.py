@@ -245,7 +245,6 @@ def _go_on(gang: Gang) -> Decision:
             "Training" if trains else "AllMembersRunning",
             phase="Running",
             reason=f"{gang.name(failures[0].member)} ended; finding out why" if failures else "",
-            tell=Event("Normal", "Running", f"all {count} members are running") if first else None,
             look_again=settles_at(gang, failures) if failures else None,
             placement=placement,
             started_at=gang.job.status.started_at or now,
@@ -318,7 +317,6 @@ def _without_place(
     if isinstance(outcome, Reservation):
         return _reserve(job, snapshot, outcome)
     if isinstance(outcome, Wait):
-        news = outcome.message != status.reason
         return _settle(
             job,
             snapshot,
@@ -327,9 +325,14 @@ def _without_place(
             reason=outcome.message,
             stalled=not outcome.possible,
             look_again=snapshot.now + _LOOK_AGAIN,
-            tell=Event("Normal", outcome.reason, outcome.message) if news and not status.reason else None,
+            tell=_hopeless(outcome, status.reason),
         )
     return Decision(status)
+
+
+def _hopeless(wait: Wait, told: str) -> Event | None:
+    """Waiting is what most jobs do, and the status says for what; that it is in vain is an event."""
+    return None if wait.possible or wait.message == told else Event("Warning", wait.reason, wait.message)
 
 
 def _last_cause(job: JobView) -> str:

@@ -148,10 +148,15 @@ def _pod(job: JobView, spec: TrainingJobSpec, index: int, member: GangMember) ->
         pod_spec["priorityClassName"] = spec.scheduling.priority_class_name
     if template.service_account_name:
         pod_spec["serviceAccountName"] = template.service_account_name
+    metadata = _metadata(job, spec, name, **labels)
+    # The API server refuses labels of the operator's own in the template.
+    metadata["labels"] = {**template.labels, **metadata["labels"]}
+    if template.annotations:
+        metadata["annotations"] = dict(template.annotations)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(job, spec, name, **labels),
+        "metadata": metadata,
         "spec": pod_spec,
     }
 

@@ -11,14 +11,24 @@ from functools import lru_cache
 from kronos.admission import Admitted, Option, Waiting, WaitingJob, admit
 from kronos.api.base import parse_duration
 from kronos.api.fabric import NODE_LEVEL, FabricSpec, FabricStatus
-from kronos.api.job import TrainingJobSpec
+from kronos.api.job import Restart, Scheduling, Template, TrainingJobSpec
 from kronos.lifecycle.gang import parse_time
 from kronos.lifecycle.holding import held, may_preempt, priority_of, running_jobs, steps_saved
 from kronos.lifecycle.objects import per_rank_amounts
 from kronos.lifecycle.queues import limits, why_not_queued
 from kronos.lifecycle.snapshot import JobKey, JobView, Snapshot
 from kronos.placement import GangRequest, Node, Placement, Topology, reaches
-from kronos.strategy import Alternative, Candidate, Search, StepTime, alternatives, search, time_in_place
+from kronos.strategy import (
+    Alternative,
+    Candidate,
+    Search,
+    StepTime,
+    alternatives,
+    scaling,
+    search,
+    stops_paying,
+    time_in_place,
+)
 
 SUSPECTED_FOR = timedelta(minutes=10)
 """So long a node that failed a job is used only where no other is free."""
@@ -36,6 +46,8 @@ class Reservation:
     correction: float
     """By what jobs' measurements say that predicted times must be multiplied."""
     alternatives: tuple[Alternative, ...]
+    pays_up_to: int | None
+    """Accelerators beyond which more would bring less than half of their share; None where that can't be said."""
     runner_up: str | None
     memory_limit_gib: float
 
@@ -83,6 +95,7 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
     waiting: list[WaitingJob[Candidate]] = []
     searches: dict[JobKey, Search] = {}
     costings: dict[JobKey, _Costing] = {}
+    sizes: dict[tuple[str, str], tuple[tuple[str, int], ...]] = {}
     for key, job in jobs.items():
         assert job.spec is not None
         if unqueued := why_not_queued(job, snapshot):
@@ -93,11 +106,13 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
         if fabric is None:
             waiting.append(_refused(job, _no_fabric(job.spec, snapshot), "NoFabric"))
             continue
-        slots = domain_slots(snapshot.nodes, fabric, job.spec.accelerators.resource)
+        name, resource = job.spec.placement.fabric, job.spec.accelerators.resource
+        if (name, resource) not in sizes:
+            sizes[name, resource] = domain_slots(snapshot.nodes, fabric, resource)
+        slots = sizes[name, resource]
+        question = _Question(_planned(job.spec), fabric.model_dump_json(by_alias=True), slots)
         try:
-            found = _search(
-                job.spec.model_dump_json(by_alias=True), fabric.model_dump_json(by_alias=True), slots
-            )
+            found = _search(question)
         except Exception as error:
             # A mistake of Kronos about one job must not stop the others; their places don't depend on it.
             waiting.append(_refused(job, _broken(error)))
@@ -109,6 +124,7 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
             continue
         lessons = snapshot.lessons.get(job.spec.placement.fabric, FabricStatus())
         costing = _Costing(
+            question,
             job.spec,
             fabric,
             dict(slots) or None,
@@ -156,6 +172,7 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
 class _Costing:
     """What the strategies of a job cost, at best and in certain places."""
 
+    question: _Question
     spec: TrainingJobSpec
     fabric: FabricSpec
     slots: Mapping[str, int] | None
@@ -205,7 +222,8 @@ def _reservation(
         placement=answer.placement,
         time=costing.time(answer.candidate, answer.placement),
         correction=costing.correction,
-        alternatives=alternatives(job.spec, fabric, answer.candidate, costing.slots),
+        alternatives=_alternatives(costing.question, answer.option_index),
+        pays_up_to=_pays_up_to(costing.question),
         runner_up=answer.runner_up,
         memory_limit_gib=accelerator.memory,
     )
@@ -248,12 +266,46 @@ def domain_slots(nodes: Iterable[Node], fabric: FabricSpec, resource: str) -> tu
     return tuple((name, max(sizes[name].values())) for name in fabric.level_names if name in sizes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What a search depends on, as text that can be remembered by: it is asked again each round for each waiting job."""
+
+    spec: str
+    fabric: str
+    slots: tuple[tuple[str, int], ...]
+
+    def parts(self) -> tuple[TrainingJobSpec, FabricSpec, dict[str, int] | None]:
+        """The question in the planner's terms."""
+        spec, fabric = (
+            TrainingJobSpec.model_validate_json(self.spec),
+            FabricSpec.model_validate_json(self.fabric),
+        )
+        return spec, fabric, dict(self.slots) or None
+
+
+def _planned(spec: TrainingJobSpec) -> str:
+    """The part of a spec that planning looks at, as text; equal for jobs that differ only in what their pods are called."""
+    other = {"template": Template(), "scheduling": Scheduling(), "restart": Restart(), "role": None}
+    return spec.model_copy(update=other).model_dump_json(by_alias=True)
+
+
 @lru_cache(maxsize=4096)
-def _search(spec: str, fabric: str, slots: tuple[tuple[str, int], ...]) -> Search:
-    """The strategies of a spec on a fabric; asked again each round for each waiting job, so remembered."""
-    return search(
-        TrainingJobSpec.model_validate_json(spec), FabricSpec.model_validate_json(fabric), dict(slots) or None
-    )
+def _search(question: _Question) -> Search:
+    return search(*question.parts())
+
+
+@lru_cache(maxsize=4096)
+def _alternatives(question: _Question, index: int) -> tuple[Alternative, ...]:
+    """What one would think of beside the candidate of that index."""
+    spec, fabric, slots = question.parts()
+    return alternatives(spec, fabric, _search(question).candidates[index], slots)
+
+
+@lru_cache(maxsize=4096)
+def _pays_up_to(question: _Question) -> int | None:
+    found = _search(question)
+    # Candidates that need the least memory aren't the fastest, and say nothing about speed.
+    return None if found.objective == "Memory" else stops_paying(scaling(found.candidates))
 
 
 _topologies: OrderedDict[str, Topology] = OrderedDict()

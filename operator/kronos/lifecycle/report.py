@@ -7,7 +7,6 @@ from dataclasses import fields
 from kronos.api.plan import Progress
 from kronos.api.status import MemoryGiB, Predicted, ProgressStatus, StepBreakdown, StrategyStatus
 from kronos.lifecycle.queueing import Reservation
-from kronos.strategy import scaling, stops_paying
 
 _GIB = 2**30
 
@@ -76,10 +75,7 @@ def strategy_status(reservation: Reservation) -> StrategyStatus:
         alternatives=tuple(
             f"{other.degrees.summary}: {other.reason}" for other in reservation.alternatives[:5]
         ),
-        # Candidates that need the least memory aren't the fastest, and say nothing about speed.
-        pays_up_to=None
-        if reservation.search.objective == "Memory"
-        else stops_paying(scaling(reservation.search.candidates)),
+        pays_up_to=reservation.pays_up_to,
     )
 
 
