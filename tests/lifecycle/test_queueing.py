@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kronos.lifecycle import queueing
-from kronos.lifecycle.queueing import domain_slots, held
+from kronos.lifecycle import planning
+from kronos.lifecycle.holding import held
+from kronos.lifecycle.planning import domain_slots
 from kronos.strategy import search
 from support.worlds import FABRIC, SLOT, World, job, node, racks
 
@@ -51,8 +52,8 @@ def test_an_error_about_one_job_is_told_to_its_owner_and_stops_nobody_else(monke
             raise ZeroDivisionError("float division by zero")
         return search(spec, *rest)
 
-    monkeypatch.setattr(queueing, "search", broken)
-    queueing._search.cache_clear()
+    monkeypatch.setattr(planning, "search", broken)
+    planning.answer_to.cache_clear()
     unlucky = job("unlucky", optimization={"globalBatchSize": 13}, accelerators={"min": 1})
     world = World(unlucky, job("lucky", 1))
     world.settle()

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
 
 from kronos.admission import Admitted, Option, Waiting, WaitingJob, admit
 from kronos.api.base import parse_duration
-from kronos.api.fabric import NODE_LEVEL, FabricSpec, FabricStatus
-from kronos.api.job import Restart, Scheduling, Template, TrainingJobSpec
+from kronos.api.fabric import FabricSpec, FabricStatus
+from kronos.api.job import TrainingJobSpec
 from kronos.lifecycle.gang import parse_time
 from kronos.lifecycle.holding import held, may_preempt, priority_of, running_jobs, steps_saved
 from kronos.lifecycle.objects import per_rank_amounts
+from kronos.lifecycle.planning import (
+    Question,
+    answer_to,
+    beside,
+    domain_slots,
+    pays_up_to,
+    planned,
+    topology_over,
+)
 from kronos.lifecycle.queues import limits, why_not_queued
 from kronos.lifecycle.snapshot import JobKey, JobView, Snapshot
-from kronos.placement import GangRequest, Node, Placement, Topology, reaches
-from kronos.strategy import (
-    Alternative,
-    Candidate,
-    Search,
-    StepTime,
-    alternatives,
-    scaling,
-    search,
-    stops_paying,
-    time_in_place,
-)
+from kronos.placement import GangRequest, Placement, reaches
+from kronos.strategy import Alternative, Candidate, Search, StepTime, time_in_place
 
 SUSPECTED_FOR = timedelta(minutes=10)
 """So long a node that failed a job is used only where no other is free."""
@@ -90,7 +87,7 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
     jobs = {key: job for key, job in sorted(snapshot.jobs.items()) if wants_place(job, snapshot)}
     if not jobs:
         return {}
-    topologies = {name: _topology(snapshot.nodes, fabric) for name, fabric in snapshot.fabrics.items()}
+    topologies = {name: topology_over(snapshot.nodes, fabric) for name, fabric in snapshot.fabrics.items()}
     suspects = _suspects(snapshot)
     waiting: list[WaitingJob[Candidate]] = []
     searches: dict[JobKey, Search] = {}
@@ -110,9 +107,9 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
         if (name, resource) not in sizes:
             sizes[name, resource] = domain_slots(snapshot.nodes, fabric, resource)
         slots = sizes[name, resource]
-        question = _Question(_planned(job.spec), fabric.model_dump_json(by_alias=True), slots)
+        question = Question(planned(job.spec), fabric.model_dump_json(by_alias=True), slots)
         try:
-            found = _search(question)
+            found = answer_to(question)
         except Exception as error:
             # A mistake of Kronos about one job must not stop the others; their places don't depend on it.
             waiting.append(_refused(job, _broken(error)))
@@ -172,7 +169,7 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
 class _Costing:
     """What the strategies of a job cost, at best and in certain places."""
 
-    question: _Question
+    question: Question
     spec: TrainingJobSpec
     fabric: FabricSpec
     slots: Mapping[str, int] | None
@@ -222,8 +219,8 @@ def _reservation(
         placement=answer.placement,
         time=costing.time(answer.candidate, answer.placement),
         correction=costing.correction,
-        alternatives=_alternatives(costing.question, answer.option_index),
-        pays_up_to=_pays_up_to(costing.question),
+        alternatives=beside(costing.question, answer.option_index),
+        pays_up_to=pays_up_to(costing.question),
         runner_up=answer.runner_up,
         memory_limit_gib=accelerator.memory,
     )
@@ -242,86 +239,6 @@ def _request(spec: TrainingJobSpec, candidate: Candidate, avoid: frozenset[str])
         avoid_nodes=avoid,
         traffic=candidate.traffic,
     )
-
-
-def domain_slots(nodes: Iterable[Node], fabric: FabricSpec, resource: str) -> tuple[tuple[str, int], ...]:
-    """Accelerators in the largest domain of each level, by level name: what an axis may span on that level's links.
-
-    Empty where no node offers the resource. Counts what nodes offer, not what is free now, so that a strategy doesn't
-    change with every pod that comes and goes.
-    """
-    sizes: dict[str, dict[tuple[str, ...], int]] = {}
-    for node in nodes:
-        slots = node.allocatable.get(resource, 0)
-        if not slots:
-            continue
-        sizes.setdefault(NODE_LEVEL, {})[node.name,] = slots
-        path: tuple[str, ...] = ()
-        for level in fabric.levels:
-            if level.node_label not in node.labels:
-                break
-            path = (*path, node.labels[level.node_label])
-            domains = sizes.setdefault(level.name, {})
-            domains[path] = domains.get(path, 0) + slots
-    return tuple((name, max(sizes[name].values())) for name in fabric.level_names if name in sizes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """What a search depends on, as text that can be remembered by: it is asked again each round for each waiting job."""
-
-    spec: str
-    fabric: str
-    slots: tuple[tuple[str, int], ...]
-
-    def parts(self) -> tuple[TrainingJobSpec, FabricSpec, dict[str, int] | None]:
-        """The question in the planner's terms."""
-        spec, fabric = (
-            TrainingJobSpec.model_validate_json(self.spec),
-            FabricSpec.model_validate_json(self.fabric),
-        )
-        return spec, fabric, dict(self.slots) or None
-
-
-def _planned(spec: TrainingJobSpec) -> str:
-    """The part of a spec that planning looks at, as text; equal for jobs that differ only in what their pods are called."""
-    other = {"template": Template(), "scheduling": Scheduling(), "restart": Restart(), "role": None}
-    return spec.model_copy(update=other).model_dump_json(by_alias=True)
-
-
-@lru_cache(maxsize=4096)
-def _search(question: _Question) -> Search:
-    return search(*question.parts())
-
-
-@lru_cache(maxsize=4096)
-def _alternatives(question: _Question, index: int) -> tuple[Alternative, ...]:
-    """What one would think of beside the candidate of that index."""
-    spec, fabric, slots = question.parts()
-    return alternatives(spec, fabric, _search(question).candidates[index], slots)
-
-
-@lru_cache(maxsize=4096)
-def _pays_up_to(question: _Question) -> int | None:
-    found = _search(question)
-    # Candidates that need the least memory aren't the fastest, and say nothing about speed.
-    return None if found.objective == "Memory" else stops_paying(scaling(found.candidates))
-
-
-_topologies: OrderedDict[str, Topology] = OrderedDict()
-"""The last tree of each fabric. Nodes change often and move rarely, so that the next one is mostly the same."""
-_MOST_TOPOLOGIES = 8
-
-
-def _topology(nodes: tuple[Node, ...], fabric: FabricSpec) -> Topology:
-    """The fabric's tree over these nodes."""
-    key = fabric.model_dump_json(by_alias=True)
-    known = _topologies.pop(key, None)
-    found = (known and known.with_nodes(nodes)) or Topology.build(nodes, fabric)
-    _topologies[key] = found
-    if len(_topologies) > _MOST_TOPOLOGIES:
-        _topologies.popitem(last=False)
-    return found
 
 
 def _broken(error: Exception) -> str:
