@@ -11,11 +11,13 @@ rank sends to the next one of a ring, along the pipeline to the next stage.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from math import ceil, prod
 
 from kronos.api.plan import Degrees
+from kronos.placement.refine import MOST_GROUPS, refined
+from kronos.placement.refine import cost as order_cost
 from kronos.placement.request import Traffic
 
 AXES = ("pipeline", "data", "sharded_data", "tensor")
@@ -49,7 +51,7 @@ def map_ranks(
         if sizes[axis] > 1
     }
     outer = [axis for axis in AXES[:-1] if sizes[axis] > 1]
-    best_cost, best_strides = float("inf"), dict.fromkeys(AXES, 1)
+    nestings = []
     for order in permutations(outer):
         strides = _strides((*order, AXES[-1]), sizes)
         cost = sum(
@@ -57,15 +59,70 @@ def map_ranks(
             for axis, weight in weights.items()
             if weight > 0
         )
-        if cost < best_cost * (1 - 1e-9):
-            best_cost, best_strides = cost, strides
-    if traffic is None:
-        return _flattened(sizes, best_strides), None
+        nestings.append((cost, _flattened(sizes, strides)))
+    # As cheap as another within rounding, the earlier one counts: the mesh's own order comes first.
+    least = min(cost for cost, _ in nestings)
+    best_cost, best = next(item for item in nestings if item[0] <= least * (1 + 1e-9))
     bound = 0.0
     for axis, weight in weights.items():
         lanes = 1 if axis == "tensor" else sizes["tensor"]
         bound += weight * _axis_bound(axis, sizes[axis], lanes, paths, link_costs)
-    return _flattened(sizes, best_strides), round(best_cost / bound, 6) if bound > 0 else 1.0
+    if best_cost > bound * (1 + 1e-9):
+        best_cost, best = _refined(best_cost, best, nestings, sizes, weights, paths, link_costs)
+    if traffic is None:
+        return best, None
+    return best, round(best_cost / bound, 6) if bound > 0 else 1.0
+
+
+def _refined(
+    best_cost: float,
+    best: tuple[int, ...],
+    nestings: Sequence[tuple[float, tuple[int, ...]]],
+    sizes: Mapping[str, int],
+    weights: Mapping[str, float],
+    paths: Sequence[_Path],
+    link_costs: Sequence[float],
+) -> tuple[float, tuple[int, ...]]:
+    """The cheapest map that exchanges of tensor groups lead to from any of the nestings, and what it costs."""
+    lanes = sizes["tensor"]
+    count = len(paths) // lanes
+    if not 2 < count <= MOST_GROUPS:
+        return best_cost, best
+    homes = [tuple(paths[group * lanes : (group + 1) * lanes]) for group in range(count)]
+    known: dict[tuple[object, object], float] = {}
+    for one in dict.fromkeys(homes):
+        for other in dict.fromkeys(homes):
+            known[one, other] = sum(link_costs[_shared(*pair)] for pair in zip(one, other, strict=True))
+    if len(set(known.values())) == 1:
+        return best_cost, best
+    distance = [[known[one, other] for other in homes] for one in homes]
+    messages = list(_messages(sizes, weights))
+    inside = (
+        weights.get("tensor", 0.0) * _axis_cost("tensor", lanes, 1, paths, link_costs) if lanes > 1 else 0.0
+    )
+    for _, nesting in nestings:
+        order = refined([rank // lanes for rank in nesting[::lanes]], messages, distance)
+        cost = inside + order_cost(order, messages, distance)
+        if cost < best_cost * (1 - 1e-9):
+            best_cost = cost
+            best = tuple(group * lanes + lane for group in order for lane in range(lanes))
+    return best_cost, best
+
+
+def _messages(sizes: Mapping[str, int], weights: Mapping[str, float]) -> Iterator[tuple[int, int, float]]:
+    """What tensor groups send each other, by their places in the flattened (pp, dp, fsdp) mesh."""
+    stride = prod(sizes[axis] for axis in AXES[:-1])
+    count = stride
+    for axis in AXES[:-1]:
+        stride //= sizes[axis]
+        if weights.get(axis, 0.0) <= 0 or sizes[axis] == 1:
+            continue
+        for place in range(count):
+            step = (place // stride) % sizes[axis]
+            if step < sizes[axis] - 1:
+                yield place, place + stride, weights[axis]
+            elif axis != _CHAIN:
+                yield place, place - step * stride, weights[axis]
 
 
 def _strides(order: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:
