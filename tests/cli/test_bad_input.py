@@ -239,6 +239,15 @@ TEXTS = [
 ]
 
 
+def test_an_unknown_model_of_accelerator_gets_one_sentence_that_names_the_known_one():
+    answer = plan(
+        manifest(JOB, changed(FABRIC, "spec.accelerators", [{"resource": "x.y/z", "model": "H100"}]))
+    )
+    assert answer.code == 2
+    assert "write H100-80GB instead of H100, or give memoryGiB and peakTflops" in answer.errors
+    assert answer.errors.count("\n") == 1
+
+
 @pytest.mark.parametrize(("text", "sentence"), TEXTS)
 def test_a_bad_text_gets_a_sentence(text: str, sentence: str):
     answer = plan(text)
@@ -277,13 +286,17 @@ def test_a_thousand_mistakes_are_not_told_at_once():
     [
         (
             ("--slots", "node"),
-            "--slots node: is no level with a number of accelerators; write for example node=8",
+            "--slots node: is no level with a number of accelerators from 1 to 999999999; write for example node=8",
         ),
         (("--slots", "node=0"), "--slots node=0: is no level"),
         (("--slots", "node=-1"), "--slots node=-1: is no level"),
         (("--slots", "node=x,leaf=2"), "--slots node=x: is no level"),
         (("--slots", ""), "--slots : is no level"),
         (("--slots", "node=8,node=4"), "--slots node=4: node is given twice; drop one"),
+        (
+            ("--slots", "leaf=4"),
+            "--slots leaf=4: a leaf can't have fewer accelerators than a node inside it, 8; raise it to 8, or lower node",
+        ),
         (("--slots", "room=8"), "--slots: the fabric has no level room; its levels are spine, leaf, node"),
         (("--fabric", "-"), "standard input can be read once"),
         (("--fabric", "nowhere.yaml"), "nowhere.yaml can't be read (No such file or directory)"),

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic.alias_generators import to_camel
 
-from kronos.strategy import EVERYTHING, MemoryBreakdown, StepTime, parameter_count, search
+from kronos.api.job import PlacementRules
+from kronos.strategy import EVERYTHING, MemoryBreakdown, StepTime, advised, parameter_count, search
 from kronos.strategy.alternatives import alternatives, scaling, stops_paying
 from support.commands import Answer, manifest, plan
 from support.repository import ROOT
@@ -119,13 +120,13 @@ def test_the_table_tells_people_the_same():
     for part in (
         "decoder, 32 layers, 6.74 billion parameters",
         "H100 (nvidia.com/gpu), 80 GiB, 989 TFLOP/s in bf16",
-        "accelerators: 8 in a node, 64 in a leaf, 512 in a spine",
+        "accelerators: 8 in a node (assumed), 64 in a leaf (assumed), 512 in a spine (assumed); say with --slots what is there",
         "model size: one accelerator doesn't hold the model with its optimizer",
         f"{chosen['strategy']} on {chosen['worldSize']} accelerators, best by Time",
         f"{chosen['modelFlopsUtilizationPercent']:.1f}% MFU",
         f"optimizer state {chosen['memory']['items']['optimizer']['sizeGiB']:.2f} ",
         "limit 80.00 100.0",
-        "Runners-up Strategy Accelerators Step GiB MFU Checkpointing",
+        "Runners-up Strategy Accelerators Step GiB MFU Recomputing",
         "Why not on as many accelerators",
         "GlobalBatchNotDivisible",
     ):
@@ -171,7 +172,7 @@ def test_the_slots_of_domains_change_the_plan_and_are_told():
 def test_any_trainer_weighs_what_this_trainer_cannot_run():
     refused = plan(manifest(EXPERTS, fabric()), "-o", "json")
     assert refused.code == 3
-    assert refused.plans[0]["refusal"].startswith("this version's trainer can't build a model with experts")
+    assert refused.plans[0]["refusal"].startswith("this version's trainer can't build models with experts")
     (report,) = plan(manifest(EXPERTS, fabric()), "--any-trainer", "-o", "json").plans
     assert report["anyTrainer"]
     assert (
@@ -186,13 +187,44 @@ def test_a_job_that_fits_nowhere_is_refused_with_the_reasons():
     answer = plan(manifest(TOO_LARGE, fabric()))
     assert answer.code == 3
     assert "Kronos can't plan job-1: no split of the model fits: the nearest miss, " in answer.text
-    assert "the optimizer state alone takes" in answer.text
+    assert "optimizer state " in answer.text
+    assert re.search(r"raise accelerators.max to \d+ \(", answer.text)
     assert re.search(r"\d+ +MemoryShort +the nearest miss", answer.output)
     (report,) = plan(manifest(TOO_LARGE, fabric()), "-o", "json").plans
     assert report["chosen"] is None
     assert report["bottleneck"] is None
     assert report["scaling"] == {"points": [], "paysUpToAccelerators": None, "mostAccelerators": 8}
-    assert report["refusal"] == search(TOO_LARGE, fabric()).refusal
+    assert report["refusal"] == advised(TOO_LARGE, fabric()).refusal
+
+
+def test_pins_are_told_with_what_they_cost():
+    pinned = job(batch=64, low=8, high=8, tensor_parallel=2, pipeline_parallel=2)
+    answer = plan(manifest(pinned, fabric()))
+    assert re.search(
+        r"Pinned strategy\.tensorParallel 2, strategy\.pipelineParallel 2; without: dp8 on 8 accelerators, "
+        r"[0-9]+% less time per step",
+        answer.text,
+    )
+    (report,) = plan(manifest(pinned, fabric()), "-o", "json").plans
+    assert report["pins"]["free"]["stepSeconds"] < report["chosen"]["stepSeconds"]
+    assert plan(manifest(LARGE, fabric()), "-o", "json").plans[0]["pins"] is None
+
+
+def test_a_required_level_bounds_the_accelerators():
+    inside = PlacementRules(required="node")
+    wide = job(LLAMA_2_7B, batch=64, low=4, high=64).model_copy(update={"placement": inside})
+    (report,) = plan(manifest(wide, fabric()), "-o", "json").plans
+    assert report["acceleratorsLimit"] == 8
+    assert report["chosen"]["worldSize"] <= 8
+    assert report["scaling"]["mostAccelerators"] == 8
+    assert "Limit 8 accelerators, by placement.required" in plan(manifest(wide, fabric())).text
+    large = job(LLAMA_2_7B, batch=64, low=64, high=64).model_copy(update={"placement": inside})
+    refused = plan(manifest(large, fabric()))
+    assert refused.code == 3
+    assert (
+        "placement.required asks for one node, which has 8 accelerators, fewer than accelerators.min 64; lower "
+        "accelerators.min to 8, require a wider level, or say with --slots what a node has"
+    ) in refused.text
 
 
 def test_an_accelerator_that_the_fabric_lacks_is_refused():
@@ -293,6 +325,7 @@ def test_the_documents_example_can_be_planned():
     text = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     answer = plan(block, "--slots", "node=8,rack=64")
+    assert not any(line.endswith(" ") for line in answer.output.splitlines())
     assert answer.code == 0
     assert answer.errors == ""
     # What the predictions say changes with the models behind them; what the answer is made of is in the document.

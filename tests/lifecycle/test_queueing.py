@@ -52,7 +52,7 @@ def test_an_error_about_one_job_is_told_to_its_owner_and_stops_nobody_else(monke
             raise ZeroDivisionError("float division by zero")
         return search(spec, *rest)
 
-    monkeypatch.setattr(planning, "search", broken)
+    monkeypatch.setattr(planning, "advised", broken)
     planning.answer_to.cache_clear()
     unlucky = job("unlucky", optimization={"globalBatchSize": 13}, accelerators={"min": 1})
     world = World(unlucky, job("lucky", 1))

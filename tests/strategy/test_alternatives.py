@@ -21,7 +21,8 @@ def reasons(spec, on=None, slots=None):
 def test_pure_splits_that_do_not_fit_say_what_they_lack():
     said = reasons(job(LLAMA_2_7B, batch=512, low=64, high=64))
     assert said["dp64"] == (
-        "needs 121.0 GiB per accelerator, 41.0 GiB more than H100 has; the optimizer state alone takes 50.2 GiB"
+        "needs 121.0 GiB per accelerator, 41.0 GiB more than H100 has; first of all optimizer state 50.2 GiB, then weights "
+        "25.1 GiB"
     )
     assert "tensorParallel 64 does not divide model.attentionHeads 32" in said["tp64"]
     assert "pipelineParallel 64 exceeds model.layers 32" in said["pp64"]
@@ -30,6 +31,15 @@ def test_pure_splits_that_do_not_fit_say_what_they_lack():
 def test_a_tensor_group_that_crosses_nodes_is_slower_for_that():
     said = reasons(job(LLAMA_2_7B, batch=16, low=16, high=16), slots={"node": 8, "leaf": 64, "spine": 512})
     assert re.fullmatch(r"tp16 crosses node: \+[0-9]+% step time", said["tp16"])
+
+
+def test_faster_splits_that_the_pins_exclude_are_told_as_such():
+    said = reasons(job(batch=64, low=8, high=8, tensor_parallel=2, pipeline_parallel=2))
+    assert re.fullmatch(
+        r"excluded by strategy\.tensorParallel 2 and pipelineParallel 2; it would have -[0-9.]+% step time",
+        said["dp8"],
+    )
+    assert re.fullmatch(r"excluded by strategy\.pipelineParallel 2; it would have .*", said["dp4·tp2"])
 
 
 @settings(deadline=None, max_examples=50)
@@ -62,7 +72,7 @@ DEGREES = search(job(high=1), fabric()).candidates[0].degrees
 
 
 def curve(*times: tuple[int, float]) -> list[ScalePoint]:
-    return [ScalePoint(size, DEGREES, seconds, 1 / seconds, 0.5) for size, seconds in times]
+    return [ScalePoint(size, DEGREES, "None", seconds, 1 / seconds, 0.5) for size, seconds in times]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +94,8 @@ def test_where_more_accelerators_stop_paying(points, expected):
 def test_what_the_trainer_cannot_do_is_refused_with_the_change():
     spec = job({**LLAMA_3_8B, "experts": {"count": 8, "active": 2}})
     assert search(spec, fabric()).refusal == (
-        "this version's trainer can't build a model with experts set; drop model.experts"
+        "this version's trainer can't build models with experts, only decoders without experts; train it with another "
+        "trainer, for which `kubectl kronos plan --any-trainer` plans"
     )
     plain = job({**LLAMA_3_8B, "feed_forward": "Plain"})
     assert search(plain, fabric(), abilities=TRAINER).refusal == (

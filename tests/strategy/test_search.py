@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kronos.strategy import EVERYTHING, search
-from support.searches import LLAMA_2_7B, LLAMA_3_8B, LLAMA_3_70B, SMALL, fabric, job, plan
+from kronos.api.job import PlacementRules, Strategy
+from kronos.strategy import EVERYTHING, advised, search
+from kronos.strategy.advice import without_pins
+from support.searches import LLAMA_2_7B, LLAMA_3_8B, LLAMA_3_70B, SMALL, fabric, job, jobs, plan
 
 SLOW = fabric(node=1, leaf=1, spine=1)
 
@@ -169,7 +175,7 @@ def test_traffic_counts_what_a_rank_sends():
         pytest.param(
             job({**SMALL, "feed_forward_size": 2050}, tensor_parallel=4),
             "the job can't be split over 1 to 8 accelerators: tensorParallel 4 does not divide model.feedForwardSize 2050; "
-            "use 1 or 2, or change model.feedForwardSize",
+            "use 1 or 2 (it must divide attentionHeads 12 and keyValueHeads 12, too), or change model.feedForwardSize",
             id="feed-forward",
         ),
         pytest.param(
@@ -217,31 +223,33 @@ def test_traffic_counts_what_a_rank_sends():
         pytest.param(
             job(LLAMA_2_7B, high=1),
             "no split of the model fits: the nearest miss, single with recomputed activations and 1 sequence per "
-            "microbatch, needs 121.0 GiB per accelerator, 41.0 GiB more than H100 has; the optimizer state alone takes "
-            "50.2 GiB; raise accelerators.max above 1, or use accelerators with more memory",
+            "microbatch, needs 121.0 GiB per accelerator, 41.0 GiB more than H100 has; first of all optimizer "
+            "state 50.2 GiB, then weights 25.1 GiB; raise accelerators.max to 2 (tp2 fits), or use accelerators with more "
+            "memory",
             id="memory, on one accelerator",
         ),
         pytest.param(
             job(LLAMA_2_7B, mode="Fixed", data_parallel=8),
             "no split of the model fits: the nearest miss, dp8 with recomputed activations and 1 sequence per "
-            "microbatch, needs 121.0 GiB per accelerator, 41.0 GiB more than H100 has; the optimizer state alone takes "
-            "50.2 GiB; raise strategy.shardedDataParallel, or set strategy.mode to Auto",
+            "microbatch, needs 121.0 GiB per accelerator, 41.0 GiB more than H100 has; first of all optimizer "
+            "state 50.2 GiB, then weights 25.1 GiB; set strategy.mode to Auto and drop strategy.dataParallel 8 (fsdp4·pp2 "
+            "fits), or use accelerators with more memory",
             id="memory, with sharding pinned to none",
         ),
         pytest.param(
             job(LLAMA_3_70B, mode="Fixed", sharded_data_parallel=2, low=2, high=2),
             "no split of the model fits: the nearest miss, fsdp2 with recomputed activations and 1 sequence per "
-            "microbatch, needs 705.8 GiB per accelerator, 625.8 GiB more than H100 has; the optimizer state alone takes "
-            "262.8 GiB, gradients take 262.8 GiB; raise strategy.shardedDataParallel and accelerators.max with it, set "
-            "strategy.mode to Auto, or use accelerators with more memory",
+            "microbatch, needs 705.8 GiB per accelerator, 625.8 GiB more than H100 has; first of all gradients "
+            "262.8 GiB, then optimizer state 262.8 GiB; set strategy.mode to Auto and drop strategy.shardedDataParallel 2, "
+            "and raise accelerators.max to 40 (fsdp2·tp4·pp5 fits), or use accelerators with more memory",
             id="memory, with all degrees fixed",
         ),
         pytest.param(
             job(LLAMA_3_70B, batch=2, high=2, tensor_parallel=1, pipeline_parallel=1),
             "no split of the model fits: the nearest miss, fsdp2 with recomputed activations and 1 sequence per "
-            "microbatch, needs 574.4 GiB per accelerator, 494.4 GiB more than H100 has; the optimizer state alone takes "
-            "262.8 GiB; raise accelerators.max above 2 and with it optimization.globalBatchSize, of which each shard needs "
-            "a sequence of its own, or use accelerators with more memory",
+            "microbatch, needs 574.4 GiB per accelerator, 494.4 GiB more than H100 has; first of all optimizer "
+            "state 262.8 GiB, then weights 131.4 GiB; drop strategy.tensorParallel 1 and strategy.pipelineParallel 1, and "
+            "raise accelerators.max to 20 (tp4·pp5 fits), or use accelerators with more memory",
             id="memory, with a batch that allows no more shards",
         ),
         pytest.param(
@@ -253,15 +261,16 @@ def test_traffic_counts_what_a_rank_sends():
         pytest.param(
             job({**SMALL, "sequence_length": 2**21}, batch=1, high=1),
             "no split of the model fits: the nearest miss, single with recomputed activations and 1 sequence per "
-            "microbatch, needs 222.5 GiB per accelerator, 142.5 GiB more than H100 has; the optimizer state alone takes "
-            "0.8 GiB, activations take 216.1 GiB; lower model.sequenceLength below 2097152, or use accelerators with "
+            "microbatch, needs 222.5 GiB per accelerator, 142.5 GiB more than H100 has; first of all "
+            "activations 216.1 GiB, then process and fragmentation 4.5 GiB and optimizer state 0.8 GiB; raise "
+            "accelerators.max to 144 (tp12·pp12 fits), or lower model.sequenceLength to 524288, or use accelerators with "
             "more memory",
             id="memory, of a long sequence",
         ),
     ],
 )
 def test_refusals(spec, refusal):
-    found = search(spec, fabric())
+    found = advised(spec, fabric())
     assert found.candidates == ()
     assert found.bottleneck is None
     assert found.refusal == refusal
@@ -302,14 +311,58 @@ def test_refusals(spec, refusal):
             job(batch=1, high=1),
             0.25,
             "no split of the model fits: the nearest miss, single with recomputed activations and 1 sequence per "
-            "microbatch, needs 2.5 GiB per accelerator, 2.3 GiB more than H100 has; the optimizer state alone takes "
-            "0.8 GiB; use accelerators with more memory",
+            "microbatch, needs 2.5 GiB per accelerator, 2.3 GiB more than H100 has; first of all optimizer state "
+            "0.8 GiB, then process and fragmentation 0.5 GiB; use accelerators with more memory",
             id="less memory than the process itself takes",
         ),
     ],
 )
 def test_refusals_of_what_any_trainer_could_do(spec, memory, refusal):
-    assert search(spec, fabric(memory=memory), abilities=EVERYTHING).refusal == refusal
+    assert advised(spec, fabric(memory=memory), abilities=EVERYTHING).refusal == refusal
+
+
+@settings(deadline=None, max_examples=40)
+@given(jobs(), st.sampled_from([0.7, 0.8, 1.0, 1.5]))
+def test_advice_works(spec, memory):
+    """Whatever number is named, the job fits with it, and with no smaller one."""
+    on = fabric(memory=memory)
+    found = advised(spec, on)
+    if found.nearest is None or found.candidates:
+        return
+    assert found.refusal is not None
+    named = re.search(
+        r"raise accelerators.max to (\d+)(?: with optimization.globalBatchSize (\d+))?", found.refusal
+    )
+    if named is not None:
+        count, batch = int(named[1]), int(named[2] or spec.optimization.global_batch_size)
+        free = spec if "drop" not in found.refusal and "mode to" not in found.refusal else without_pins(spec)
+        sized = free.model_copy(
+            update={"optimization": spec.optimization.model_copy(update={"global_batch_size": batch})}
+        )
+
+        def fits(most: int) -> bool:
+            accelerators = spec.accelerators.model_copy(update={"max": most})
+            return bool(search(sized.model_copy(update={"accelerators": accelerators}), on).candidates)
+
+        assert fits(count)
+        assert count - 1 < spec.accelerators.min or not fits(count - 1)
+    if shorter := re.search(r"lower model.sequenceLength to (\d+)", found.refusal):
+        model = spec.model.model_copy(update={"sequence_length": int(shorter[1])})
+        assert search(spec.model_copy(update={"model": model}), on).candidates
+
+
+def test_tensor_groups_stay_within_the_level_that_the_job_names():
+    spec = job(LLAMA_2_7B, batch=8, low=8, high=8)
+    inside = spec.model_copy(update={"placement": PlacementRules(tensor_parallel_within="node")})
+    widest = max(
+        candidate.degrees.tensor_parallel for candidate in search(inside, fabric(), {"node": 2}).candidates
+    )
+    assert widest == 2
+    pinned = inside.model_copy(update={"strategy": Strategy(tensor_parallel=4)})
+    assert search(pinned, fabric(), {"node": 2}).refusal == (
+        "the job can't be split over 8 accelerators: tensorParallel 4 is more than the 2 accelerators of a node, which "
+        "placement.tensorParallelWithin names; use at most 2, or name a wider level"
+    )
 
 
 def test_rejections_beside_candidates_come_most_frequent_first():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -139,7 +140,10 @@ class Accelerator(Model):
     @model_validator(mode="after")
     def _known_or_told(self) -> Self:
         if self.model not in ACCELERATORS and (self.memory_gib is None or self.peak_tflops is None):
-            raise ValueError(_ACCELERATOR_RULE[1])
+            near = [name for name in ACCELERATORS if name.startswith(self.model.upper())]
+            near = near or get_close_matches(self.model, ACCELERATORS)
+            meant = f"write {' or '.join(near)} instead of {self.model}, or" if near else "for another model"
+            raise ValueError(f"Kronos knows {_MODELS}; {meant} give memoryGiB and peakTflops")
         return self
 
 

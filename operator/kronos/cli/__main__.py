@@ -13,8 +13,9 @@ from kronos.cli.plan import plan
 from kronos.cli.simulate import simulate_trace
 
 app = typer.Typer(
-    help="Plan and watch the training jobs of Kronos.",
+    help="Plan training jobs of Kronos, and try clusters out.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     # It would complete `kubectl-kronos`, which nobody types.
     add_completion=False,
     # A mistake in Kronos should look like one, not like a page of local variables.
@@ -26,7 +27,7 @@ app.command("simulate")(simulate_trace)
 
 @app.callback()
 def commands() -> None:
-    """Plan and watch the training jobs of Kronos."""
+    """Plan training jobs of Kronos, and try clusters out."""
     # Being here makes Typer ask for a command's name even while there is a single command.
 
 

@@ -23,9 +23,18 @@ class InputError(Exception):
 
 def complaints(error: ValidationError, model: type[BaseModel], path: str) -> Iterator[str]:
     """One sentence for each field that a model refused; `path` is where the model stands in its document."""
-    for item in error.errors(include_url=False):
+    items = error.errors(include_url=False)
+    for item in items:
+        if item["type"] == "too_short" and any(_inside(other, item) for other in items):
+            # Pydantic counts the items that are right; a list isn't short for having wrong ones.
+            continue
         place = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"])
         yield f"{place}: {_what(item, model)}"
+
+
+def _inside(item: ErrorDetails, outer: ErrorDetails) -> bool:
+    """Whether an error is about something inside what another one is about."""
+    return len(item["loc"]) > len(outer["loc"]) and item["loc"][: len(outer["loc"])] == outer["loc"]
 
 
 def _what(item: ErrorDetails, model: type[BaseModel]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 
 from kronos.api.fabric import FabricSpec
 from kronos.cli.complaints import InputError
@@ -48,7 +49,8 @@ def parse_slots(options: Iterable[str]) -> dict[str, int]:
         level, _, size = item.partition("=")
         if not (level and size.isascii() and size.isdigit() and len(size) < 10 and int(size) > 0):
             raise InputError(
-                f"--slots {item}: is no level with a number of accelerators; write for example node=8,rack=64"
+                f"--slots {item}: is no level with a number of accelerators from 1 to 999999999; write for example "
+                "node=8,rack=64"
             )
         if level in sizes:
             raise InputError(f"--slots {item}: {level} is given twice; drop one")
@@ -59,10 +61,17 @@ def parse_slots(options: Iterable[str]) -> dict[str, int]:
 def domain_sizes(fabric: FabricSpec, sizes: Mapping[str, int]) -> dict[str, int]:
     """Accelerators in a domain of each level, the narrowest first, as the search takes them to be.
 
-    InputError when `sizes` names a level that the fabric lacks.
+    InputError when `sizes` names a level that the fabric lacks, or makes one smaller than a level inside it.
     """
     try:
         network = Network.of(fabric, sizes)
     except ValueError as error:
         raise InputError(f"--slots: {error}") from None
-    return {name: slots for name, (slots, _) in zip(network.names, network.domains, strict=True)}
+    found = {name: slots for name, (slots, _) in zip(network.names, network.domains, strict=True)}
+    for (inner, least), (name, slots) in pairwise(found.items()):
+        if sizes.get(name, slots) < slots:
+            raise InputError(
+                f"--slots {name}={sizes[name]}: a {name} can't have fewer accelerators than a {inner} inside it, {least}; "
+                f"raise it to {least}, or lower {inner}"
+            )
+    return found

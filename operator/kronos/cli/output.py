@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
@@ -24,10 +26,16 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-def terminal() -> Console:
-    """Where tables go."""
-    wide = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, width=None if wide else TABLE_WIDTH)
+@contextmanager
+def tables() -> Iterator[Console]:
+    """Where tables go: to the terminal, or as plain lines without trailing blanks to whatever else is there."""
+    if sys.stdout.isatty():
+        yield Console(highlight=False)
+        return
+    console = Console(highlight=False, width=None if "COLUMNS" in os.environ else TABLE_WIDTH)
+    with console.capture() as captured:
+        yield console
+    typer.echo("\n".join(line.rstrip() for line in captured.get().split("\n")), nl=False)
 
 
 def write_data(output: Output, answer: Any) -> None:

@@ -10,7 +10,7 @@ from kronos.cli.complaints import InputError
 from kronos.cli.fabrics import domain_sizes, fabric_for, level_complaints, parse_slots
 from kronos.cli.inputs import STDIN, explained, name_of, read_text, tell
 from kronos.cli.manifests import FABRIC, JOB, QUEUE, Fabric, Job, Manifests, parse
-from kronos.cli.output import Output, terminal, write_data
+from kronos.cli.output import Output, tables, write_data
 from kronos.cli.plan_report import PlanReport, plan_report
 from kronos.cli.render import show_plan
 from kronos.strategy import EVERYTHING, TRAINER
@@ -100,9 +100,9 @@ def _write(reports: list[PlanReport], output: Output) -> None:
     if output is not Output.TABLE:
         write_data(output, {"plans": reports})
         return
-    console = terminal()
-    for position, report in enumerate(reports):
-        if position:
-            console.print()
-            console.rule(characters="-")
-        show_plan(console, report)
+    with tables() as console:
+        for position, report in enumerate(reports):
+            if position:
+                console.print()
+                console.rule(characters="-")
+            show_plan(console, report)

@@ -21,11 +21,14 @@ from kronos.strategy import (
     Rejection,
     Search,
     StepTime,
+    advised,
     parameter_count,
     search,
 )
+from kronos.strategy.advice import without_pins
 from kronos.strategy.alternatives import Alternative, ScalePoint, alternatives, scaling, stops_paying
 from kronos.strategy.blocks import Checkpointing
+from kronos.strategy.degrees import Pins
 from kronos.strategy.layout import GIB
 from kronos.strategy.shapes import active_parameter_count
 
@@ -128,6 +131,16 @@ class RunnerUpReport:
     model_flops_utilization_percent: float
 
 
+@dataclass(frozen=True, slots=True)
+class PinsReport:
+    """What the job fixes of its strategy, and what that costs."""
+
+    fields: tuple[str, ...]
+    """Such as `strategy.tensorParallel 2`."""
+    free: RunnerUpReport | None
+    """What would be chosen without them; None when nothing would fit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlternativeReport:
     """A split that one would think of, and what speaks against it."""
@@ -146,6 +159,7 @@ class ScalePointReport:
     accelerators: int
     strategy: str
     degrees: Degrees
+    checkpointing: Checkpointing
     step_seconds: float
     tokens_per_second: float
     speed_up: float
@@ -181,6 +195,12 @@ class PlanReport:
     fabric: str
     accelerators_per_domain: Mapping[str, int]
     """By level, as given or assumed."""
+    assumed_levels: tuple[str, ...]
+    """Levels whose domains were assumed to be of the usual size, since nobody said."""
+    pins: PinsReport | None
+    """None when the job leaves all degrees to Kronos."""
+    accelerators_limit: int | None
+    """Accelerators of a domain of placement.required, where that is fewer than accelerators.max; else None."""
     any_trainer: bool
     objective: Objective
     model: ModelReport
@@ -198,8 +218,13 @@ class PlanReport:
 
 def plan_report(job: Job, fabric: Fabric, slots: Mapping[str, int], abilities: Abilities) -> PlanReport:
     """What Kronos would choose for a job on an empty cluster with domains of these sizes."""
-    spec = job.spec
-    found = search(spec, fabric.spec, slots, abilities)
+    sizes = domain_sizes(fabric.spec, slots)
+    spec, limit, refusal = _within_required(job.spec, sizes)
+    found = (
+        advised(spec, fabric.spec, slots, abilities)
+        if refusal is None
+        else Search(candidates=(), rejections=(), bottleneck=None, refusal=refusal)
+    )
     best = found.candidates[0] if found.candidates else None
     others = alternatives(spec, fabric.spec, best, slots, abilities) if best else ()
     accelerator = _accelerator(spec, fabric.spec)
@@ -207,7 +232,10 @@ def plan_report(job: Job, fabric: Fabric, slots: Mapping[str, int], abilities: A
         job=job.name,
         namespace=job.namespace,
         fabric=fabric.name,
-        accelerators_per_domain=domain_sizes(fabric.spec, slots),
+        accelerators_per_domain=sizes,
+        assumed_levels=tuple(level for level in sizes if level not in slots),
+        pins=_pins(spec, fabric.spec, slots, abilities),
+        accelerators_limit=limit,
         any_trainer=abilities.every_model,
         objective=spec.strategy.objective,
         model=ModelReport(
@@ -225,6 +253,38 @@ def plan_report(job: Job, fabric: Fabric, slots: Mapping[str, int], abilities: A
         rejections=tuple(_rejection(rejection) for rejection in found.rejections),
         refusal=found.refusal,
     )
+
+
+def _within_required(
+    spec: TrainingJobSpec, sizes: Mapping[str, int]
+) -> tuple[TrainingJobSpec, int | None, str | None]:
+    """The job with no more accelerators than a domain of the level that it requires has, how many, and why it can't be."""
+    level = spec.placement.required
+    room = sizes[level] if level is not None else spec.accelerators.max
+    if room >= spec.accelerators.max:
+        return spec, None, None
+    if room < spec.accelerators.min:
+        return (
+            spec,
+            room,
+            f"placement.required asks for one {level}, which has {room} accelerators, fewer than accelerators.min "
+            f"{spec.accelerators.min}; lower accelerators.min to {room}, require a wider level, or say with --slots what a "
+            f"{level} has",
+        )
+    bounded = spec.accelerators.model_copy(update={"max": room})
+    return spec.model_copy(update={"accelerators": bounded}), room, None
+
+
+def _pins(
+    spec: TrainingJobSpec, fabric: FabricSpec, slots: Mapping[str, int], abilities: Abilities
+) -> PinsReport | None:
+    fields = Pins.fields(spec)
+    if spec.strategy.mode == "Fixed":
+        fields = ("strategy.mode Fixed", *fields)
+    if not fields:
+        return None
+    free = search(without_pins(spec), fabric, slots, abilities).candidates
+    return PinsReport(fields, _runner_up(free[0]) if free else None)
 
 
 def _accelerator(spec: TrainingJobSpec, fabric: FabricSpec) -> AcceleratorReport | None:
@@ -323,6 +383,7 @@ def _point(point: ScalePoint, first: ScalePoint) -> ScalePointReport:
         accelerators=point.world_size,
         strategy=point.degrees.summary,
         degrees=point.degrees,
+        checkpointing=point.checkpointing,
         step_seconds=point.step_seconds,
         tokens_per_second=point.tokens_per_second,
         speed_up=first.step_seconds / point.step_seconds,

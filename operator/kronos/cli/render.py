@@ -12,10 +12,15 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from kronos.cli.plan_report import ChosenReport, PlanReport, ScalingReport
+from kronos.cli.plan_report import ChosenReport, PinsReport, PlanReport, ScalingReport
 from kronos.strategy.alternatives import WORTH
 from kronos.strategy.words import MEMORY_ITEMS, TIME_ITEMS
 
+_LEGEND = (
+    "Strategies name ranks per group: dp replicas, fsdp shards of weights, tp tensor ranks, pp pipeline stages, cp context "
+    "ranks, ep expert ranks. Recomputing: which activations are computed again instead of kept (strategy.md says more). MFU: "
+    "share of the accelerators' peak that goes into the model's own arithmetic."
+)
 BAR_CELLS = 24
 """Width of the longest bar."""
 
@@ -43,6 +48,9 @@ def show_plan(console: Console, report: PlanReport) -> None:
         _alternatives(console, report)
         _scaling(console, report.scaling)
     _rejections(console, report)
+    if chosen is not None:
+        console.print()
+        console.print(Text(_LEGEND, style="dim"))
 
 
 def _facts(console: Console, report: PlanReport) -> None:
@@ -71,8 +79,16 @@ def _described(report: PlanReport) -> Iterable[tuple[str, str]]:
             f"{accelerator.model} ({accelerator.resource}), {accelerator.memory_gib:g} GiB, "
             f"{accelerator.peak_tflops:g} TFLOP/s in {accelerator.precision}",
         )
-    sizes = ", ".join(f"{size} in a {level}" for level, size in report.accelerators_per_domain.items())
-    yield "Fabric", f"{report.fabric}, accelerators: {sizes}"
+    sizes = ", ".join(
+        f"{size} in a {level}{' (assumed)' if level in report.assumed_levels else ''}"
+        for level, size in report.accelerators_per_domain.items()
+    )
+    told = "; say with --slots what is there" if report.assumed_levels else ""
+    yield "Fabric", f"{report.fabric}, accelerators: {sizes}{told}"
+    if report.accelerators_limit is not None:
+        yield "Limit", f"{report.accelerators_limit:,} accelerators, by placement.required"
+    if report.pins is not None:
+        yield "Pinned", _pinned(report.pins, chosen)
     yield "Trainer", "any: all that Kronos can weigh" if report.any_trainer else "this version's"
     if report.bottleneck is not None:
         yield "Bottleneck", _BOTTLENECKS[report.bottleneck]
@@ -89,13 +105,31 @@ def _described(report: PlanReport) -> Iterable[tuple[str, str]]:
         f"{_plural(chosen.microbatches, 'microbatch', 'es')} × {_plural(chosen.microbatch_sequences, 'sequence')} × "
         f"{_plural(ranks, 'batch rank')} = {chosen.global_batch_sequences}",
     )
-    yield "Checkpointing", chosen.checkpointing
-    yield "Stage layers", stages(chosen.stage_layers)
+    yield "Recomputing", chosen.checkpointing
+    yield "Layers", stages(chosen.stage_layers)
     yield (
         "Predicted",
         f"{seconds(chosen.step_seconds)} per step, {chosen.tokens_per_second:,.0f} tokens/s, "
         f"{chosen.model_flops_utilization_percent:.1f}% MFU",
     )
+
+
+def _pinned(pins: PinsReport, chosen: ChosenReport | None) -> str:
+    """The pins, and what would be gained without them."""
+    fields, free = ", ".join(pins.fields), pins.free
+    if (
+        free is None
+        or chosen is None
+        or (free.degrees, free.checkpointing)
+        == (
+            chosen.degrees,
+            chosen.checkpointing,
+        )
+    ):
+        return fields
+    saved = 1 - free.step_seconds / chosen.step_seconds
+    gain = f"{saved:.0%} less time per step" if saved >= 0.01 else "no faster"
+    return f"{fields}; without: {free.strategy} on {_plural(free.world_size, 'accelerator')}, {gain}"
 
 
 def _schedule(chosen: ChosenReport) -> str:
@@ -129,9 +163,10 @@ def _time(console: Console, chosen: ChosenReport) -> None:
 
 def _runners_up(console: Console, report: PlanReport) -> None:
     if not report.runners_up:
-        sentence(console, "Nothing else fits the job.")
+        others = "that the job allows fits" if report.pins is not None else "fits the job"
+        sentence(console, f"Nothing else {others}.")
         return
-    headings = ("Strategy", "Accelerators>", "Step>", "GiB>", "MFU>", "Checkpointing")
+    headings = ("Strategy", "Accelerators>", "Step>", "GiB>", "MFU>", "Recomputing")
     table = new_table(console, "Runners-up", *headings)
     for other in report.runners_up:
         table.add_row(
@@ -156,7 +191,16 @@ def _alternatives(console: Console, report: PlanReport) -> None:
 
 
 def _scaling(console: Console, scaling: ScalingReport) -> None:
-    headings = ("Accelerators>", "Strategy", "Step>", "Tokens/s>", "Speed-up>", "MFU>", "|")
+    headings = (
+        "Accelerators>",
+        "Strategy",
+        "Recomputing",
+        "Step>",
+        "Tokens/s>",
+        "Speed-up>",
+        "MFU>",
+        "|",
+    )
     table = new_table(console, "Scaling", *headings)
     fastest = max(point.tokens_per_second for point in scaling.points)
     stop = scaling.pays_up_to_accelerators
@@ -164,6 +208,7 @@ def _scaling(console: Console, scaling: ScalingReport) -> None:
         table.add_row(
             str(point.accelerators),
             point.strategy,
+            point.checkpointing,
             seconds(point.step_seconds),
             f"{point.tokens_per_second:,.0f}",
             f"{point.speed_up:.2f}",
@@ -174,6 +219,10 @@ def _scaling(console: Console, scaling: ScalingReport) -> None:
     console.print(table)
     if stop is None or len(scaling.points) == 1:
         return
+    first = scaling.points[0].accelerators
+    sentence(
+        console, f"Speed-up is against {_plural(first, 'accelerator')}, the fewest on which the job fits."
+    )
     beyond = f"Beyond {_plural(stop, 'accelerator')}, more of them bring less than {WORTH:.0%} of their share of speed."
     last = f"More accelerators pay up to {stop:,}, the most on which the job gets faster."
     if stop == scaling.most_accelerators:
@@ -197,7 +246,8 @@ class Bar:
 
 
 def _rejections(console: Console, report: PlanReport) -> None:
-    if not report.rejections:
+    if not report.rejections or (report.chosen is None and len(report.rejections) == 1):
+        # A single one is what the refusal says already.
         return
     table = new_table(console, "Refused splits", "Count>", "Code", "Reason")
     for rejection in report.rejections:
@@ -256,9 +306,11 @@ def count(number: int) -> str:
 
 
 def stages(layers: tuple[int, ...]) -> str:
-    """Layers of each stage, in order: `7, 8 × 3` for 7, 8, 8 and 8."""
+    """Layers of each stage, in order: `32`, `16 in each of 2 stages`, `7, then 8 in each of 3 stages`."""
     runs = [(size, len(list(run))) for size, run in groupby(layers)]
-    return ", ".join(str(size) if times == 1 else f"{size} × {times}" for size, times in runs)
+    return ", then ".join(
+        str(size) if times == 1 else f"{size} in each of {times} stages" for size, times in runs
+    )
 
 
 def _plural(number: int, noun: str, ending: str = "s") -> str:

@@ -15,7 +15,7 @@ from kronos.cli.complaints import InputError, complaints
 from kronos.cli.fabrics import domain_sizes, parse_slots
 from kronos.cli.inputs import STDIN, explained, name_of, read_text
 from kronos.cli.manifests import FABRIC, parse
-from kronos.cli.output import Output, terminal, write_data
+from kronos.cli.output import Output, tables, write_data
 from kronos.cli.simulation_table import show_simulation
 from kronos.lifecycle.queues import limit
 from kronos.placement import PODS, Node, Topology
@@ -75,7 +75,8 @@ def simulate_trace(
         report = simulate(jobs, topology, rules)
     answer = Simulation(name_of(trace), name, nodes, rules.resource, report)
     if output is Output.TABLE:
-        show_simulation(terminal(), answer)
+        with tables() as console:
+            show_simulation(console, answer)
     else:
         write_data(output, answer)
     if report.never:

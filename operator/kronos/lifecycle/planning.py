@@ -10,7 +10,7 @@ from functools import lru_cache
 from kronos.api.fabric import NODE_LEVEL, FabricSpec
 from kronos.api.job import Restart, Scheduling, Template, TrainingJobSpec
 from kronos.placement import Node, Topology
-from kronos.strategy import Alternative, Search, alternatives, scaling, search, stops_paying
+from kronos.strategy import Alternative, Search, advised, alternatives, scaling, stops_paying
 
 
 def domain_slots(nodes: Iterable[Node], fabric: FabricSpec, resource: str) -> tuple[tuple[str, int], ...]:
@@ -61,7 +61,7 @@ def planned(spec: TrainingJobSpec) -> str:
 @lru_cache(maxsize=4096)
 def answer_to(question: Question) -> Search:
     """The strategies."""
-    return search(*question.parts())
+    return advised(*question.parts())
 
 
 @lru_cache(maxsize=4096)

@@ -4,6 +4,7 @@ Pure: the answer follows from the job and the fabric alone. `search` is the way 
 """
 
 from kronos.strategy.abilities import EVERYTHING, TRAINER, Abilities
+from kronos.strategy.advice import advised
 from kronos.strategy.alternatives import Alternative, alternatives, scaling, stops_paying
 from kronos.strategy.candidate import Candidate, Objective
 from kronos.strategy.communication import AxisTraffic
@@ -28,6 +29,7 @@ __all__ = [
     "Rejection",
     "Search",
     "StepTime",
+    "advised",
     "alternatives",
     "parameter_count",
     "scaling",

@@ -41,8 +41,14 @@ class Abilities:
             )
             for field, value, known in wanted:
                 if value != known:
-                    change = f"set model.{field} to {known}" if known != "unset" else f"drop model.{field}"
-                    return f"this version's trainer can't build a model with {field} {value}; {change}"
+                    if field in ("architecture", "experts"):
+                        # Another model altogether, which nobody gets by changing a field.
+                        kind = "models with experts" if field == "experts" else f"{value} models"
+                        return (
+                            f"this version's trainer can't build {kind}, only decoders without experts; train it with "
+                            "another trainer, for which `kubectl kronos plan --any-trainer` plans"
+                        )
+                    return f"this version's trainer can't build a model with {field} {value}; set model.{field} to {known}"
         if spec.optimization.optimizer not in self.optimizers:
             known_ones = " or ".join(self.optimizers)
             return (

@@ -9,8 +9,10 @@ from kronos.api.fabric import FabricSpec
 from kronos.api.job import Strategy, TrainingJobSpec
 from kronos.api.plan import Degrees
 from kronos.strategy.abilities import TRAINER, Abilities
+from kronos.strategy.blocks import Checkpointing
 from kronos.strategy.candidate import Candidate, Objective
 from kronos.strategy.communication import Network
+from kronos.strategy.degrees import Pins
 from kronos.strategy.explain import gib, shortage
 from kronos.strategy.search import search
 from kronos.strategy.timing import StepTime
@@ -52,7 +54,12 @@ def alternatives(
         answer = search(fixed, fabric, slots_per_domain, abilities)
         if answer.candidates:
             other = answer.candidates[0]
-            reason = _slower(chosen, other, network, spec.strategy.objective)
+            pins = Pins.of(spec).against(degrees)
+            reason = (
+                _pinned(chosen, other, pins)
+                if pins
+                else _slower(chosen, other, network, spec.strategy.objective)
+            )
             found.append(Alternative(degrees, other.time.total, reason))
             continue
         reason = shortage(accelerator, answer.nearest[1]) if answer.nearest else answer.refusal or ""
@@ -96,6 +103,12 @@ def _neighbours(degrees: Degrees) -> Iterator[Degrees]:
                 yield degrees.model_copy(update=moved)
 
 
+def _pinned(chosen: Candidate, other: Candidate, pins: Sequence[str]) -> str:
+    """It fits, and the job doesn't let it be chosen."""
+    change = other.time.total / chosen.time.total - 1
+    return f"excluded by strategy.{' and '.join(pins)}; it would have {change:+.1%} step time"
+
+
 def _slower(chosen: Candidate, other: Candidate, network: Network, objective: Objective) -> str:
     """By how much another split is slower, and through what."""
     change = other.time.total / chosen.time.total - 1
@@ -133,6 +146,7 @@ class ScalePoint:
 
     world_size: int
     degrees: Degrees
+    checkpointing: Checkpointing
     step_seconds: float
     tokens_per_second: float
     utilization: float
@@ -150,7 +164,14 @@ def scaling(candidates: Sequence[Candidate]) -> tuple[ScalePoint, ...]:
         if points and best.time.total >= points[-1].step_seconds:
             continue
         points.append(
-            ScalePoint(size, best.degrees, best.time.total, best.tokens_per_second, best.utilization)
+            ScalePoint(
+                size,
+                best.degrees,
+                best.checkpointing,
+                best.time.total,
+                best.tokens_per_second,
+                best.utilization,
+            )
         )
     return tuple(points)
 

@@ -101,6 +101,10 @@ class Network:
             domains.append((slots, wire))
         return cls(tuple(domains), tuple(reversed(fabric.level_names)))
 
+    def slots_of(self, level: str | None) -> int | None:
+        """Accelerators in a domain of a level; None for no level and for one that the network lacks."""
+        return dict(zip(self.names, (slots for slots, _ in self.domains), strict=True)).get(level or "")
+
     def route(self, inner: int, degree: int) -> Route:
         """What a group of `degree` ranks pays when its neighbours are `inner` accelerators apart.
 

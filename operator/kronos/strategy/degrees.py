@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import gcd, prod
@@ -18,6 +18,7 @@ BATCH_CODE = "GlobalBatchNotDivisible"
 SEQUENCE_CODE = "SequenceNotDivisible"
 LANES_CODE = "LanesNotDivisible"
 CUSTOM_CODE = "CustomNotSplit"
+WIDTH_CODE = "TensorGroupTooWide"
 EXPERT_CODES = ("NoExperts", "ExpertsNotDivisible")
 
 
@@ -84,6 +85,27 @@ class Pins:
             expert=strategy.expert_parallel or free,
         )
 
+    @staticmethod
+    def fields(spec: TrainingJobSpec) -> tuple[str, ...]:
+        """The pins as people write them, such as `strategy.tensorParallel 2`."""
+        return tuple(
+            f"strategy.{field} {degree}"
+            for field, degree in spec.strategy.model_dump(by_alias=True, exclude_none=True).items()
+            if field.endswith("Parallel")
+        )
+
+    def against(self, degrees: Degrees) -> tuple[str, ...]:
+        """The fields that keep a job from having these degrees, such as `tensorParallel 2`."""
+        wanted = (
+            ("dataParallel", self.data, degrees.data_parallel),
+            ("shardedDataParallel", self.sharded, degrees.sharded_data_parallel),
+            ("tensorParallel", self.tensor, degrees.tensor_parallel),
+            ("pipelineParallel", self.pipeline, degrees.pipeline_parallel),
+            ("contextParallel", self.context, degrees.context_parallel),
+            ("expertParallel", self.expert, degrees.expert_parallel),
+        )
+        return tuple(f"{field} {pin}" for field, pin, degree in wanted if pin not in (None, degree))
+
     @property
     def _factors(self) -> tuple[int | None, ...]:
         """The degrees that multiply to the world size."""
@@ -130,8 +152,12 @@ class Family:
         )
 
 
-def families(spec: TrainingJobSpec, abilities: Abilities, rejections: Rejections) -> Iterator[Family]:
+def families(
+    spec: TrainingJobSpec, abilities: Abilities, rejections: Rejections, tensor_limit: int | None = None
+) -> Iterator[Family]:
     """Every combination that the job allows and that divides heads, layers, sequence and batch; the rest is noted.
+
+    `tensor_limit` is how many ranks a domain of `placement.tensorParallelWithin` holds; None where the job names none.
 
     No world size from accelerators.min to accelerators.max is skipped: loops run over axes rather than over world
     sizes, so that a degree which divides nothing is refused once, with all the world sizes it would have led to.
@@ -157,7 +183,7 @@ def families(spec: TrainingJobSpec, abilities: Abilities, rejections: Rejections
     for tensor in _options(pins.tensor, high // (data_pins * pipeline_pin * context_pin)):
         if not _multiples(tensor * data_pins * pipeline_pin * context_pin, low, high):
             continue
-        if not _tensor_parallel_fits(spec, tensor, rejections):
+        if not _tensor_parallel_fits(spec, tensor, tensor_limit, rejections):
             continue
         for context in _contexts(spec, pins, high // (data_pins * pipeline_pin * tensor), rejections):
             for pipeline in _options(pins.pipeline, high // (data_pins * tensor * context)):
@@ -248,8 +274,13 @@ def _sharded(pins: Pins, batch_ranks: int) -> tuple[int, ...]:
     )
 
 
-def _tensor_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Rejections) -> bool:
+def _tensor_parallel_fits(
+    spec: TrainingJobSpec, degree: int, limit: int | None, rejections: Rejections
+) -> bool:
     shape, structure = spec.model, spec.reproducibility.structure
+    if limit is not None and degree > limit:
+        rejections.add(WIDTH_CODE, partial(_too_wide, spec, degree, limit))
+        return False
     if structure is not None and structure.tensor_lanes % degree:
         rejections.add(LANES_CODE, partial(_lanes_not_divided, structure.tensor_lanes, degree))
         return False
@@ -267,9 +298,17 @@ def _tensor_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Reject
     )
     for code, (field, size) in zip(TENSOR_CODES, sizes, strict=True):
         if size % degree:
-            rejections.add(code, partial(_not_divided, spec, degree, field, size))
+            rejections.add(code, partial(_not_divided, degree, sizes, field))
             return False
     return True
+
+
+def _too_wide(spec: TrainingJobSpec, degree: int, limit: int) -> str:
+    level = spec.placement.tensor_parallel_within
+    return (
+        f"tensorParallel {degree} is more than the {limit} accelerators of a {level}, which placement.tensorParallelWithin "
+        f"names; use at most {limit}, or name a wider level"
+    )
 
 
 def _lanes_not_divided(lanes: int, degree: int) -> str:
@@ -280,10 +319,16 @@ def _lanes_not_divided(lanes: int, degree: int) -> str:
     )
 
 
-def _not_divided(spec: TrainingJobSpec, degree: int, field: str, size: int) -> str:
-    shape = spec.model
-    allowed = _one_of(divisors(gcd(shape.attention_heads, shape.kv_heads, shape.ffn_size)))
-    return f"tensorParallel {degree} does not divide model.{field} {size}; use {allowed}, or change model.{field}"
+def _not_divided(degree: int, sizes: Sequence[tuple[str, int]], field: str) -> str:
+    """Names all that the degree must divide, since what divides one of them may not divide the next."""
+    common = gcd(*(size for _, size in sizes))
+    size = dict(sizes)[field]
+    rest = [f"{other} {value}" for other, value in sizes if other != field and value % size]
+    also = f" (it must divide {' and '.join(rest)}, too)" if rest else ""
+    return (
+        f"tensorParallel {degree} does not divide model.{field} {size}; use {_one_of(divisors(common))}{also}, or change "
+        f"model.{field}"
+    )
 
 
 def _pipeline_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Rejections) -> bool:
@@ -319,7 +364,7 @@ def _batch_ranks_that_fit(
         first = next(number for number in options if batch % number)
         # Where nothing fits and nothing is pinned, the number of accelerators is what people can change.
         free = not fitting and pins.data is None and pins.sharded is None
-        message = partial(_batch_not_divided, batch, first, leaf, model_ranks if free else None)
+        message = partial(_batch_not_divided, batch, first, leaf, model_ranks if free else None, options)
         rejections.add(BATCH_CODE, message, len(options) - len(fitting))
     return fitting
 
@@ -332,10 +377,13 @@ def _leaf_not_divided(leaf: int, batch: int) -> str:
     )
 
 
-def _batch_not_divided(leaves: int, batch_ranks: int, leaf: int, model_ranks: int | None) -> str:
+def _batch_not_divided(
+    leaves: int, batch_ranks: int, leaf: int, model_ranks: int | None, options: range
+) -> str:
     """What to change so that the batch can be dealt out.
 
-    `model_ranks` are the ranks of one replica where the number of accelerators is what can be changed, else None.
+    `model_ranks` are the ranks of one replica where the number of accelerators is what can be changed, else None; then
+    the numbers named are those next to what was allowed. Else they lie among the options, if any does.
     """
     usable = divisors(leaves)
     below = max(divisor for divisor in usable if divisor < batch_ranks)
@@ -343,7 +391,8 @@ def _batch_not_divided(leaves: int, batch_ranks: int, leaf: int, model_ranks: in
     above = -(-leaves // batch_ranks) * batch_ranks * leaf
     of = f" in leaves of {leaf}" if leaf > 1 else ""
     if model_ranks is None:
-        change = f"use {_one_of(near)}, or set globalBatchSize to {above}"
+        allowed = tuple(number for number in usable if number in options)
+        change = f"use {_one_of(allowed[:8] or near)}, or set globalBatchSize to {above}"
     else:
         counts = _one_of(tuple(number * model_ranks for number in near))
         change = f"set globalBatchSize to {above}, or let accelerators.min to max include {counts}"

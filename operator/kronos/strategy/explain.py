@@ -15,6 +15,7 @@ from kronos.strategy.degrees import (
     PIPELINE_CODES,
     SEQUENCE_CODE,
     TENSOR_CODES,
+    WIDTH_CODE,
     Family,
     Pins,
     Rejection,
@@ -58,33 +59,27 @@ def memory_short(accelerator: Accelerator, layout: Layout, needed: MemoryBreakdo
 
 
 def shortage(accelerator: Accelerator, needed: MemoryBreakdown) -> str:
-    """What a layout needs and lacks, without its name."""
+    """What a layout needs and lacks, without its name: its two largest items, and the optimizer's state in any case."""
     available = int(accelerator.memory * GIB)
-    largest = max(MEMORY_ITEMS, key=lambda name: getattr(needed, name))
-    dominant = (
-        "" if largest == "optimizer" else f", {MEMORY_ITEMS[largest]} take {gib(getattr(needed, largest))}"
-    )
+    largest = sorted(MEMORY_ITEMS, key=lambda name: getattr(needed, name), reverse=True)
+    told = [*largest[:2], *(name for name in largest[2:] if name == "optimizer")]
+    items = [f"{MEMORY_ITEMS[name]} {gib(getattr(needed, name))}" for name in told]
     return (
         f"needs {gib(needed.total)} per accelerator, {gib(needed.total - available)} more than {accelerator.model} has; "
-        f"the {MEMORY_ITEMS['optimizer']} alone takes {gib(needed.optimizer)}{dominant}"
+        f"first of all {items[0]}, then {' and '.join(items[1:])}"
     )
 
 
-def refusal(
-    spec: TrainingJobSpec,
-    rejections: tuple[Rejection, ...],
-    nearest: tuple[Layout, MemoryBreakdown] | None,
-    available: int,
-) -> str:
-    """One sentence for a job without any layout that fits `available` bytes.
+def refusal(spec: TrainingJobSpec, rejections: tuple[Rejection, ...]) -> str:
+    """One sentence for a job without any layout that fits; `advice` adds what would help where memory is short.
 
     Memory is the reason wherever a split got as far as being weighed. Else it is what stands against a pinned degree, then
     the batch, which is the easiest to change, then the most frequent reason.
     """
     assert rejections, "a search without candidates has rejected something"
-    if nearest is not None:
-        short = next(rejection for rejection in rejections if rejection.code == MEMORY)
-        return f"no split of the model fits: {short.message}; {_remedy(spec, *nearest, available)}"
+    short = next((rejection for rejection in rejections if rejection.code == MEMORY), None)
+    if short is not None:
+        return f"no split of the model fits: {short.message}"
     low, high = spec.accelerators.min, spec.accelerators.max
     count = str(high) if low == high else f"{low} to {high}"
     pinned = _pinned_codes(Pins.of(spec))
@@ -105,7 +100,7 @@ def _pinned_codes(pins: Pins) -> frozenset[str]:
     return frozenset(
         code
         for pin, codes in (
-            (pins.tensor, (*TENSOR_CODES, LANES_CODE, CUSTOM_CODE)),
+            (pins.tensor, (*TENSOR_CODES, LANES_CODE, CUSTOM_CODE, WIDTH_CODE)),
             (pins.pipeline, PIPELINE_CODES),
             (pins.context, (SEQUENCE_CODE,)),
             (pins.expert, EXPERT_CODES),
@@ -113,33 +108,6 @@ def _pinned_codes(pins: Pins) -> frozenset[str]:
         if (pin or 1) > 1
         for code in codes
     )
-
-
-def _remedy(spec: TrainingJobSpec, layout: Layout, needed: MemoryBreakdown, available: int) -> str:
-    """What to change first: more ranks where they can shard what dominates, else less work per rank."""
-    more_memory = "use accelerators with more memory"
-    if needed.reserve >= available:
-        return more_memory
-    strategy, most = spec.strategy, spec.accelerators.max
-    degrees = layout.degrees
-    if needed.weights + needed.gradients + needed.optimizer <= needed.activations + needed.logits:
-        return f"lower model.sequenceLength below {spec.model.sequence_length}, or {more_memory}"
-    automatic = (
-        "set strategy.mode to Auto" if strategy.mode == "Fixed" else "leave it out so that it is chosen"
-    )
-    chosen = strategy.mode == "Auto" and strategy.sharded_data_parallel is None
-    if not chosen and degrees.sharded_data_parallel == 1:
-        return f"raise strategy.shardedDataParallel, or {automatic}"
-    if Pins.of(spec).all_given:
-        return (
-            f"raise strategy.shardedDataParallel and accelerators.max with it, {automatic}, or {more_memory}"
-        )
-    if degrees.batch_ranks >= spec.optimization.global_batch_size:
-        return (
-            f"raise accelerators.max above {most} and with it optimization.globalBatchSize, of which each shard needs a "
-            f"sequence of its own, or {more_memory}"
-        )
-    return f"raise accelerators.max above {most}, or {more_memory}"
 
 
 def gib(size: int) -> str:

@@ -66,15 +66,17 @@ def search(
     workload = Workload.of(spec, accelerator)
     objective = spec.strategy.objective
     rejections = Rejections()
-    weighing = Weighing(workload, Network.of(fabric, slots_per_domain), objective, abilities)
-    candidates = weighing.candidates(list(families(spec, abilities, rejections)))
+    network = Network.of(fabric, slots_per_domain)
+    weighing = Weighing(workload, network, objective, abilities)
+    tensor_limit = network.slots_of(spec.placement.tensor_parallel_within)
+    candidates = weighing.candidates(list(families(spec, abilities, rejections, tensor_limit)))
     if weighing.nearest is not None:
         message = explain.memory_short(accelerator, *weighing.nearest)
         rejections.add(explain.MEMORY, lambda: message, weighing.short)
     explain.note_slow(rejections, weighing.slow, candidates)
     refused = rejections.most_frequent_first()
     if not candidates:
-        refusal = explain.refusal(spec, refused, weighing.nearest, workload.memory_bytes)
+        refusal = explain.refusal(spec, refused)
         return Search(
             candidates=(), rejections=refused, bottleneck=None, refusal=refusal, nearest=weighing.nearest
         )
