@@ -71,3 +71,24 @@ def test_an_object_that_makes_no_sense_is_left_out_and_the_others_stay():
     store.put(raw("bad", 1, uid="bad"))
     store.put(raw("good", 2, uid="good"))
     assert list(store.views) == [("n", "good")]
+
+
+def spec_of(document: Any) -> Any:
+    return document.get("spec")
+
+
+def test_a_newer_version_in_which_decisions_see_nothing_new_is_no_news():
+    store = Store(spec_of)
+    assert store.put({**raw("a", 10), "spec": 1})
+    assert not store.put({**raw("a", 11), "spec": 1})
+    assert store.raw["n", "a"]["metadata"]["resourceVersion"] == "11", "writes need the version"
+    assert store.put({**raw("a", 12), "spec": 2})
+
+
+def test_what_we_wrote_is_completed_by_the_same_version_and_by_no_older_one():
+    store = Store(spec_of)
+    store.put({**raw("a", 10), "spec": "written"}, partial=True)
+    assert not store.put({**raw("a", 9), "spec": "older"})
+    assert store.put({**raw("a", 10), "spec": "completed"})
+    assert not store.put({**raw("a", 10), "spec": "written"}, partial=True)
+    assert store.views["n", "a"] == "completed"

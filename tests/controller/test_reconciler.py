@@ -50,12 +50,12 @@ def test_a_change_of_state_is_stored_at_once(waiting, change):
     assert reconciler(0, waiting.uid)._can_wait_until(waiting, changed) is None
 
 
-def test_counts_of_a_gang_wait_one_second():
+def test_counts_of_a_gang_wait_two_seconds():
     world = World(job("only"))
     world.settle()
     only = world.jobs["forge", "only"]
     counted = only.status.model_copy(update={"ready": "2/3"})
-    assert reconciler(0.5, only.uid)._can_wait_until(only, counted) == START + timedelta(seconds=0.5)
+    assert reconciler(0.5, only.uid)._can_wait_until(only, counted) == START + timedelta(seconds=1.5)
     running = replace(only, status=counted)
     done = counted.model_copy(update={"phase": "Running"})
     assert reconciler(0.5, only.uid)._can_wait_until(running, done) is None

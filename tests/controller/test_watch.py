@@ -93,44 +93,66 @@ async def test_a_watch_that_fails_says_so(text: str, error: type[Exception]):
 
 
 class Script:
-    """An API server that gives one list after another, each followed by a watch; then nothing more happens."""
+    """An API server that gives one list after another and one watch after another; then nothing more happens."""
 
-    def __init__(self, *rounds: tuple[list[dict[str, Any]], int, list[Any]]) -> None:
-        self.rounds = list(rounds)
-        self.events: list[Any] = []
+    def __init__(self, lists: list[tuple[list[dict[str, Any]], int]], watches: list[list[Any]]) -> None:
+        self.lists = lists
+        self.watches = watches
+        self.watched_from: list[int] = []
         self.done = asyncio.Event()
 
     async def list_all(self, kind: str, namespace: str) -> tuple[list[dict[str, Any]], int]:
         assert (kind, namespace) == ("jobs", "forge")
-        if not self.rounds:
-            self.done.set()
-            await asyncio.Event().wait()
-        items, version, self.events = self.rounds.pop(0)
-        return items, version
+        return self.lists.pop(0)
 
     async def watch(self, kind: str, namespace: str, version: int) -> AsyncIterator[tuple[str, Any]]:
-        for event in self.events:
+        self.watched_from.append(version)
+        if not self.watches:
+            self.done.set()
+            await asyncio.Event().wait()
+        for event in self.watches.pop(0):
             if isinstance(event, Exception):
                 raise event
             yield event
+
+
+async def watched(script: Script, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the jobs that an operator knows of in the end."""
+    monkeypatch.setattr(wiring, "_REWATCH", 0.0)
+    operator = Operator(progress_interval=1.0, namespace="forge")
+    watching = asyncio.create_task(operator._watch(script, "jobs"))
+    await asyncio.wait_for(script.done.wait(), timeout=10)
+    watching.cancel()
+    return sorted(name for _, name in operator.cache.jobs.raw)
+
+
+async def test_what_a_watch_whose_version_is_too_old_has_missed_is_in_the_next_list(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    script = Script(
+        [([raw_job("kept", 1), raw_job("gone", 2)], 3), ([raw_job("kept", 1), raw_job("new", 6)], 7)],
+        [[("ADDED", raw_job("seen", 4)), ApiError(410, "too old")]],
+    )
+    assert await watched(script, monkeypatch) == ["kept", "new"]
+    assert script.watched_from == [3, 7]
 
 
 @pytest.mark.parametrize(
     "end",
     [
         pytest.param([], id="the server ends it"),
-        pytest.param([ApiError(410, "too old")], id="its version is too old"),
         pytest.param([ConnectionError("lost")], id="the connection is lost"),
     ],
 )
-async def test_what_a_watch_has_missed_is_in_the_next_list(end: list[Any], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(wiring, "_REWATCH", 0.0)
+async def test_a_watch_that_ended_goes_on_where_it_was_without_a_list(
+    end: list[Any], monkeypatch: pytest.MonkeyPatch
+):
     script = Script(
-        ([raw_job("kept", 1), raw_job("gone", 2)], 3, [("ADDED", raw_job("seen", 4)), *end]),
-        ([raw_job("kept", 1), raw_job("new", 6)], 7, []),
+        [([raw_job("kept", 1)], 3)],
+        [
+            [("ADDED", raw_job("seen", 4)), ("BOOKMARK", {"metadata": {"resourceVersion": "9"}}), *end],
+            [("ADDED", raw_job("later", 10))],
+        ],
     )
-    operator = Operator(progress_interval=1.0, namespace="forge")
-    watching = asyncio.create_task(operator._watch(script, "jobs"))
-    await script.done.wait()
-    watching.cancel()
-    assert sorted(name for _, name in operator.cache.jobs.raw) == ["kept", "new"]
+    assert await watched(script, monkeypatch) == ["kept", "later", "seen"]
+    assert script.watched_from == [3, 9, 10]

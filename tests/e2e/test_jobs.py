@@ -100,26 +100,31 @@ def test_two_jobs_that_need_sixty_percent_each_run_one_after_the_other(
 
 def test_deleting_a_running_job_leaves_nothing(forge: Forge, operator: OperatorProcess):
     optimization = {"globalBatchSize": 8, "steps": 100_000}
-    forge.apply(forge.manifest("endless", optimization=optimization))
+    mark = f"endless of {forge.name}"
+    template = {"env": [{"name": "MARK", "value": mark}]}
+    forge.apply(forge.manifest("endless", optimization=optimization, template=template))
     forge.wait("endless", lambda status: status.get("progress", {}).get("step", 0) >= 2)
-    assert processes_with(f"endless-1-0.endless.{forge.name}")
+    assert processes_with(mark)
     forge.delete("endless")
     forge.wait_until(lambda: not forge.names("pods"), "the pods are gone", 60)
     forge.wait_until(lambda: not forge.names("services"), "the Service is gone")
     forge.wait_until(lambda: forge.names("configmaps") <= {"kube-root-ca.crt"}, "the plan is gone")
-    forge.wait_until(
-        lambda: not processes_with(f"endless-1-0.endless.{forge.name}"), "the processes are gone"
-    )
+    forge.wait_until(lambda: not processes_with(mark), "the processes are gone")
 
 
 def test_a_killed_rank_ends_in_a_clear_state(forge: Forge, operator: OperatorProcess):
+    mark = f"victim of {forge.name}"
     forge.apply(
         forge.manifest(
-            "victim", optimization={"globalBatchSize": 8, "steps": 100_000}, restart={"backoffLimit": 0}
+            "victim",
+            optimization={"globalBatchSize": 8, "steps": 100_000},
+            restart={"backoffLimit": 0},
+            template={"env": [{"name": "MARK", "value": mark}]},
         )
     )
     forge.wait("victim", lambda status: status.get("progress", {}).get("step", 0) >= 2)
-    ranks = processes_with(f"victim-1-0.victim.{forge.name}")
+    ranks = processes_with(mark)
+    assert ranks
     for process in ranks:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
@@ -253,9 +258,11 @@ def test_a_finished_job_stays_finished_without_its_pods_and_under_a_new_operator
 def test_a_name_that_is_taken_by_somebody_else_is_named_and_left_alone(
     forge: Forge, operator: OperatorProcess
 ):
-    forge.cluster.kubectl("-n", forge.name, "create", "service", "clusterip", "taken", "--clusterip=None")
+    forge.cluster.kubectl("-n", forge.name, "create", "configmap", "taken-1-plan")
     forge.apply(forge.manifest("taken"))
-    forge.wait("taken", lambda status: "a Service named taken exists already" in status.get("reason", ""))
+    forge.wait(
+        "taken", lambda status: "a ConfigMap named taken-1-plan exists already" in status.get("reason", "")
+    )
     assert forge.names("pods") == set()
-    forge.cluster.kubectl("-n", forge.name, "delete", "service", "taken")
+    forge.cluster.kubectl("-n", forge.name, "delete", "configmap", "taken-1-plan")
     assert forge.wait_phase("taken", "Complete", "Failed")["phase"] == "Complete"

@@ -50,6 +50,14 @@ def test_service_and_plan_are_created_before_the_pods():
     assert [item["kind"] for item in world.manifests] == ["Service", "ConfigMap", "Pod", "Pod", "Pod"]
 
 
+def test_a_member_alone_needs_no_name_and_no_service():
+    world = World(job("burner", accelerators={"resource": SLOT, "min": 2, "max": 2}))
+    world.settle()
+    assert [item["kind"] for item in world.manifests] == ["ConfigMap", "Pod"]
+    (container,) = world.manifests[1]["spec"]["containers"]
+    assert "KRONOS_MASTER" not in {item["name"] for item in container["env"]}
+
+
 def test_pods_are_pinned_to_their_reserved_nodes_and_ask_for_their_slots():
     world = World(job("burner"))
     world.settle()

@@ -39,23 +39,31 @@ class Store(Generic[View]):
         self.raw: dict[ObjectKey, Json] = {}
         self.views: dict[ObjectKey, View] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
+        self._partial: set[ObjectKey] = set()
 
-    def put(self, raw: Json) -> bool:
-        """Take in an object unless a newer version of it is known; says whether it was news."""
+    def put(self, raw: Json, *, partial: bool = False) -> bool:
+        """Take in an object unless a newer version of it is known; says whether decisions see anything new in it.
+
+        Nodes tell every few seconds that they are there, which changes the object and no decision. `partial`: it is what
+        we wrote, without what the API server or its webhooks added; the same version will come in full.
+        """
         key = _key(raw)
         known = self.raw.get(key)
-        if raw["metadata"]["uid"] in self._gone or (known is not None and _version(known) >= _version(raw)):
+        if raw["metadata"]["uid"] in self._gone:
             return False
+        if known is not None:
+            fuller = key in self._partial and not partial and _version(known) == _version(raw)
+            if not fuller and _version(known) >= _version(raw):
+                return False
+        before = self.views.pop(key, None)
         try:
-            view = self._translate(raw)
+            self.views[key] = self._translate(raw)
         except Exception:
             # One object that makes no sense must not stop the others.
             logger.exception("%s/%s is ignored since it can't be understood", *key)
-            self.views.pop(key, None)
-        else:
-            self.views[key] = view
         self.raw[key] = raw
-        return True
+        (self._partial.add if partial else self._partial.discard)(key)
+        return self.views.get(key) != before
 
     def remove(self, raw: Json) -> bool:
         """Forget an object that was deleted, unless another of the same name has followed it."""
@@ -64,9 +72,13 @@ class Store(Generic[View]):
         known = self.raw.get(key)
         if known is None or known["metadata"]["uid"] != raw["metadata"]["uid"]:
             return False
-        del self.raw[key]
-        self.views.pop(key, None)
+        self._drop(key)
         return True
+
+    def _drop(self, key: ObjectKey) -> Json:
+        self.views.pop(key, None)
+        self._partial.discard(key)
+        return self.raw.pop(key)
 
     def _bury(self, raw: Json) -> None:
         self._gone[raw["metadata"]["uid"]] = None
@@ -78,8 +90,7 @@ class Store(Generic[View]):
         listed = {_key(item): item for item in items}
         gone = [key for key, raw in self.raw.items() if key not in listed and _version(raw) <= version]
         for key in gone:
-            self._bury(self.raw.pop(key))
-            self.views.pop(key, None)
+            self._bury(self._drop(key))
         news = [self.put(item) for item in listed.values()]
         return bool(gone) or any(news)
 

@@ -41,7 +41,7 @@ _AT_ONCE = 32
 """Requests in flight at once."""
 _REWORD = timedelta(seconds=10)
 """Between two sentences about one waiting job."""
-_RECOUNT = timedelta(seconds=1)
+_RECOUNT = timedelta(seconds=2)
 """Between two counts of one gang's members, and two reports of its progress."""
 _RETRY = timedelta(seconds=2)
 """When to look again after the API server refused something."""
@@ -170,7 +170,7 @@ class Reconciler:
             "status": status.wire(),
         }
         try:
-            self._cache.jobs.put(await self._api.replace_job_status(body))
+            self._cache.jobs.put(await self._api.replace_job_status(body), partial=True)
         except ApiError as error:
             if error.status in (404, 409):
                 return False  # changed or deleted meanwhile: its event brings the next round
@@ -190,13 +190,14 @@ class Reconciler:
     async def _create(self, job: JobView, manifest: Mapping[str, Any]) -> None:
         metadata = manifest["metadata"]
         async with self._slots:
+            partial = True
             try:
                 created = await self._api.create(manifest)
             except ApiError as error:
                 if error.status != 409:
                     raise
-                created = await self._existing(job, manifest)
-        if manifest["kind"] == "Pod" and self._cache.pods.put(created):
+                created, partial = await self._existing(job, manifest), False
+        if manifest["kind"] == "Pod" and self._cache.pods.put(created, partial=partial):
             logger.info("%s/%s: created pod %s", *job.key, metadata["name"])
             self.notify()
 

@@ -35,7 +35,7 @@ _RESYNC_FIRST = 5.0
 _RESYNC = 300.0
 """Seconds between full lists: a watch that lost a deletion is put right by the next one."""
 _REWATCH = 1.0
-"""Seconds between two watches, so that a proxy that ends each at once costs no more than that."""
+"""Seconds between the starts of two watches, so that a proxy that ends each at once costs no more than that."""
 _BLIND = 3 * _RESYNC
 """Seconds without a full list after which the operator says that it isn't ready."""
 
@@ -131,18 +131,30 @@ class Operator:
         return self.namespace if kind == "jobs" else ""
 
     async def _watch(self, api: Api, kind: Kind) -> None:
-        """Watch the objects of a kind, and list them whenever a watch has ended."""
+        """Watch the objects of a kind for ever.
+
+        A watch that ended goes on where it was: a busy API server ends watches all the time, and lists are what it can
+        afford least. Only when it can't, all objects are listed anew.
+        """
         store, namespace = self.stores()[kind], self._scope(kind)
+        version = 0
         while True:
+            began = time.monotonic()
             try:
-                items, version = await api.list_all(kind, namespace)
-                if store.replace(items, version) and self.reconciler is not None:
-                    self.reconciler.notify()
+                if not version:
+                    items, version = await api.list_all(kind, namespace)
+                    if store.replace(items, version) and self.reconciler is not None:
+                        self.reconciler.notify()
                 async for event, item in api.watch(kind, namespace, version):
-                    self.observe(kind, event, item)
-            except (ApiError, OSError) as error:
+                    version = int(item["metadata"]["resourceVersion"])
+                    if event != "BOOKMARK":
+                        self.observe(kind, event, item)
+            except ApiError as error:
                 logger.warning("%s are listed and watched anew: %s", kind, error)
-            await asyncio.sleep(_REWATCH)
+                version = 0
+            except OSError as error:
+                logger.warning("%s are watched anew: %s", kind, error)
+            await asyncio.sleep(max(0.0, began + _REWATCH - time.monotonic()))
 
     async def _resync_forever(self, api: Api) -> None:
         pause = _RESYNC_FIRST

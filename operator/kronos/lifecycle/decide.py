@@ -267,12 +267,12 @@ def _go_on(gang: Gang) -> Decision:
 
 
 def _missing(gang: Gang) -> tuple[Create, ...]:
-    """What the gang needs and doesn't have. The Service and the plan come first, so that no pod waits for them."""
+    """What the gang needs and doesn't have. The pods come last, so that none waits for the rest."""
     if all(pod is not None for pod in gang.members):
         return ()
-    service, plan, pods = gang_objects(gang.job, gang.spec, gang.strategy, gang.placement)
+    needed, pods = gang_objects(gang.job, gang.spec, gang.strategy, gang.placement)
     wanted = [pod for pod, present in zip(pods, gang.members, strict=True) if present is None]
-    return tuple(Create(manifest) for manifest in (service, plan, *wanted))
+    return tuple(Create(manifest) for manifest in (*needed, *wanted))
 
 
 def _progress(gang: Gang) -> ProgressStatus | None:

@@ -69,11 +69,12 @@ def plan_of(
 
 def gang_objects(
     job: JobView, spec: TrainingJobSpec, strategy: StrategyStatus, placement: PlacementStatus
-) -> tuple[Manifest, Manifest, tuple[Manifest, ...]]:
-    """The Service, the plan's ConfigMap and the pods, in the order in which they are needed."""
-    plan = plan_of(job, spec, strategy, placement)
+) -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
+    """What the pods need, and the pods: the Service by which several find each other, and the plan's ConfigMap."""
+    plan = _config_map(job, spec, plan_of(job, spec, strategy, placement))
     pods = tuple(_pod(job, spec, index, member) for index, member in enumerate(placement.members))
-    return _service(job, spec), _config_map(job, spec, plan), pods
+    # A member alone has nobody to find, and the control plane keeps two more objects for each Service.
+    return ((_service(job, spec), plan) if len(pods) > 1 else (plan,)), pods
 
 
 def _metadata(job: JobView, spec: TrainingJobSpec, name: str, **labels: str) -> Manifest:
@@ -169,12 +170,15 @@ def _pinned_to(node: str) -> Manifest:
 
 def _container(job: JobView, spec: TrainingJobSpec, index: int, member: GangMember) -> Manifest:
     template = spec.template
+    assert job.status.placement is not None
     master = f"{pod_name(job.name, job.status.attempt, 0)}.{job.name}.{job.namespace}.svc"
+    # A member alone meets itself, at its own address.
+    others = [{"name": "KRONOS_MASTER", "value": master}] if len(job.status.placement.members) > 1 else []
     environment: list[Manifest] = [
         *({"name": item.name, "value": item.value} for item in template.env),
         {"name": "KRONOS_PLAN", "value": f"{PLAN_MOUNT}/plan.json"},
         {"name": "KRONOS_MEMBER", "value": str(index)},
-        {"name": "KRONOS_MASTER", "value": master},
+        *others,
         {"name": "KRONOS_TERMINATION_LOG", "value": "/dev/termination-log"},
         {"name": "KRONOS_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
     ]
