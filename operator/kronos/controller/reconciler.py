@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 
 _QUIET = 0.02
 """Seconds to gather further news after the first, so that a burst of events costs one round."""
-_AT_ONCE = 32
-"""Requests in flight at once."""
+_AT_ONCE = 8
+"""Requests in flight at once: few, so that the pods of one gang follow each other and are bound together."""
 _REWORD = timedelta(seconds=10)
 """Between two sentences about one waiting job."""
 _RECOUNT = timedelta(seconds=2)
