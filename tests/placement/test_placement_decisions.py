@@ -267,6 +267,17 @@ def test_usable_nodes(fields, request_, fits):
         ),
         pytest.param(
             DEMO,
+            taken(n0=3, n2=3),
+            gang(tp=2, pp=3, dp=2, tensor_parallel_within="node", pipeline_parallel_within="rack"),
+            "InsufficientCapacity",
+            f"needs 12 free {SLOT} slots in tensor groups of 2, each inside one node, and pipelines of 6, each inside "
+            f"one rack; the cluster has 0 free of 12 in whole groups; waits for 12 more free {SLOT} slots",
+            True,
+            f"12 more free {SLOT} slots",
+            id="racks with room for tensor groups but for no whole pipeline",
+        ),
+        pytest.param(
+            DEMO,
             {},
             gang(tp=8, tensor_parallel_within="node"),
             "ExceedsCapacity",

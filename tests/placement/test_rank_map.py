@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kronos.placement import Placement, Topology, place
+from kronos.placement import GangRequest, Placement, Topology, place
 from support.exact import survey
 from support.gangs import fabric, gang, node, racks, small_clusters, small_gangs
 from support.messages import Bytes, cost_of
@@ -131,7 +131,4 @@ def test_of_generated_cases_all_use_the_fewest_domains_and_rank_maps_are_within_
 
 
 def gang_with(request, traffic):
-    degrees = request.degrees
-    return gang(
-        dp=degrees.data_parallel, pp=degrees.pipeline_parallel, tp=degrees.tensor_parallel, traffic=traffic
-    )
+    return GangRequest(degrees=request.degrees, resource=request.resource, traffic=traffic)

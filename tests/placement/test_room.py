@@ -56,12 +56,15 @@ def histories(
 
 
 def ask(room: Room, request: GangRequest) -> list[object]:
+    group = request.degrees.tensor_parallel
     depths = range(len(room.topology.levels) + 1)
+    splits = [((depth, group),) for depth in depths]
+    splits += [((wide, 2 * group), (narrow, group)) for narrow in depths for wide in range(narrow)]
     return [
         (
             list(room.slots(request, assuming)),
-            [list(room.offers(request, depth, assuming)) for depth in depths],
-            list(room.offers(request, depths[-1], assuming, group=1)),
+            [list(room.offers(request, split, assuming)) for split in splits],
+            list(room.offers(request, (), assuming)),
         )
         for assuming in ASSUMPTIONS
     ]

@@ -365,6 +365,49 @@ def test_tensor_groups_stay_within_the_level_that_the_job_names():
     )
 
 
+def test_pipelines_and_sharded_copies_stay_within_the_levels_that_the_job_names():
+    rules = PlacementRules(pipeline_parallel_within="node", sharded_data_parallel_within="leaf")
+    spec = job(LLAMA_2_7B, batch=8, low=8, high=8).model_copy(update={"placement": rules})
+    sizes = {"node": 2, "leaf": 4}
+    found = [candidate.degrees for candidate in search(spec, fabric(), sizes).candidates]
+    widest = [
+        (
+            degrees.tensor_parallel * degrees.pipeline_parallel,
+            degrees.tensor_parallel * degrees.pipeline_parallel * degrees.sharded_data_parallel,
+        )
+        for degrees in found
+    ]
+    assert max(pipeline for pipeline, _ in widest) == 2
+    assert max(copy for _, copy in widest) == 4
+
+
+@pytest.mark.parametrize(
+    ("pins", "refusal"),
+    [
+        pytest.param(
+            {"tensor_parallel": 2, "pipeline_parallel": 4},
+            "pipelineParallel 4 around groups of 2 ranks takes 8, more than the 4 accelerators of a node, which "
+            "placement.pipelineParallelWithin names; use at most 2, or name a wider level",
+            id="pipeline",
+        ),
+        pytest.param(
+            {"sharded_data_parallel": 8},
+            "shardedDataParallel 8 is more than the 4 accelerators of a node, which "
+            "placement.shardedDataParallelWithin names; use at most 4, or name a wider level",
+            id="sharded copy",
+        ),
+    ],
+)
+def test_pins_wider_than_the_level_named_for_them_are_refused_with_what_works(pins, refusal):
+    rules = PlacementRules(pipeline_parallel_within="node", sharded_data_parallel_within="node")
+    spec = job(LLAMA_2_7B, batch=8, low=8, high=8).model_copy(
+        update={"placement": rules, "strategy": Strategy(**pins)}
+    )
+    assert search(spec, fabric(), {"node": 4}).refusal == (
+        f"the job can't be split over 8 accelerators: {refusal}"
+    )
+
+
 def test_rejections_beside_candidates_come_most_frequent_first():
     found = search(job(LLAMA_2_7B, batch=64, high=16), fabric())
     counts = [rejection.count for rejection in found.rejections]

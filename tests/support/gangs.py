@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 from hypothesis import strategies as st
@@ -80,11 +80,14 @@ def small_gangs(draw: st.DrawFn) -> GangRequest:
     level = st.sampled_from([None, None, None, "block", "rack", "node"])
     return gang(
         dp=draw(st.integers(1, 3)),
+        fsdp=draw(st.sampled_from([1, 1, 2])),
         pp=draw(st.integers(1, 2)),
         tp=draw(st.sampled_from([1, 1, 2, 3, 4])),
         required=draw(level),
         preferred=draw(level),
         tensor_parallel_within=draw(level),
+        pipeline_parallel_within=draw(level),
+        sharded_data_parallel_within=draw(level),
     )
 
 
@@ -127,13 +130,21 @@ class Truth:
             path.append(f"{names[narrower]}={labels[narrower]}")
         return tuple(path)
 
-    def holds(self, chosen: Sequence[Node], need: int, group: int, level: str | None) -> bool:
-        """Whether the nodes have room for the ranks in whole groups per domain of the level (None: anywhere)."""
-        room: dict[tuple[str, ...], int] = {}
+    def room(self, chosen: Sequence[Node], groups: Sequence[tuple[int, str | None]]) -> int:
+        """Ranks that the nodes have room for in whole groups, outermost first, per domain of a level (None: anywhere)."""
+        if not groups:
+            return sum(self.free[item.name] for item in chosen)
+        (group, level), *inner = groups
+        by_domain: dict[tuple[str, ...], list[Node]] = {}
         for item in chosen:
-            key = self.domain(item, level) if level else ()
-            room[key] = room.get(key, 0) + self.free[item.name]
-        return sum(slots - slots % group for slots in room.values()) >= need
+            by_domain.setdefault(self.domain(item, level) if level else (), []).append(item)
+        rooms = [self.room(members, inner) for members in by_domain.values()]
+        return sum(room - room % group for room in rooms)
+
+    def present_level(self, level: str) -> str:
+        """The level, or where no node is labelled with it, the next narrower one."""
+        order = (*self.levels, "node")
+        return next(name for name in order[order.index(level) :] if name in self.present())
 
     def anchored(self, chosen: Sequence[Node], level: str | None) -> bool:
         """Whether the nodes lie in one known domain of the level."""
@@ -145,17 +156,25 @@ class Truth:
 
     def best(self, request: GangRequest) -> tuple[str | None, tuple[int, ...]] | None:
         """Narrowest tensor level and fewest domains per present level, by trying every set of nodes."""
-        need, group = request.degrees.world_size, request.degrees.tensor_parallel
+        degrees = request.degrees
+        need, group = degrees.world_size, degrees.tensor_parallel
+        pipeline = group * degrees.pipeline_parallel
         names = self.present()
         if request.required is not None and request.required not in names:
             return None
         order = (*self.levels, "node")
-        widest = order.index(request.tensor_parallel_within) if request.tensor_parallel_within else 0
+        copies, pipelines = request.sharded_data_parallel_within, request.pipeline_parallel_within
+        limits = [level for level in (copies, pipelines, request.tensor_parallel_within) if level]
+        widest = max((order.index(level) for level in limits), default=0)
         tensor_levels: list[str | None] = [name for name in reversed(names) if order.index(name) >= widest]
-        if request.tensor_parallel_within is None:
+        if not limits:
             tensor_levels.append(None)
-        elif request.required is not None and order.index(request.required) >= widest:
-            tensor_levels.append(request.required)
+        outer: list[tuple[int, str | None]] = []
+        if copies:
+            outer.append((pipeline * degrees.sharded_data_parallel, self.present_level(copies)))
+        if pipelines:
+            within = max((level for level in (copies, pipelines) if level), key=order.index)
+            outer.append((pipeline, self.present_level(within)))
         anchors = [request.required]
         if request.preferred in names:
             anchors.insert(0, request.preferred)
@@ -168,7 +187,8 @@ class Truth:
                 if self.anchored(chosen, anchor) and self.anchored(chosen, request.required)
             ]
             for level in tensor_levels:
-                fitting = [chosen for chosen in inside if self.holds(chosen, need, group, level)]
+                groups = [*outer, (group, level)]
+                fitting = [chosen for chosen in inside if self.room(chosen, groups) >= need]
                 if fitting:
                     return level, min(self.counts(chosen) for chosen in fitting)
         return None
@@ -193,8 +213,27 @@ def check_placement(truth: Truth, request: GangRequest, placement: Placement) ->
         hosts = [host[rank] for rank in placement.rank_map[start : start + group]]
         if placement.tensor_level != "cluster":
             assert len({truth.domain(item, placement.tensor_level) for item in hosts}) == 1
-        if request.tensor_parallel_within is not None and len({item.name for item in hosts}) > 1:
-            level = request.tensor_parallel_within
-            assert len({truth.domain(item, level) for item in hosts}) == 1
+    degrees = request.degrees
+    mesh = product(
+        *(
+            range(degree)
+            for degree in (
+                degrees.pipeline_parallel,
+                degrees.data_parallel,
+                degrees.sharded_data_parallel,
+                degrees.tensor_parallel,
+            )
+        )
+    )
+    homes: dict[tuple[object, ...], set[tuple[str, ...]]] = {}
+    for (stage, replica, shard, _), rank in zip(mesh, placement.rank_map, strict=True):
+        for level, group in (
+            (request.tensor_parallel_within, ("tensor group", stage, replica, shard)),
+            (request.pipeline_parallel_within, ("pipeline", replica, shard)),
+            (request.sharded_data_parallel_within, ("sharded copy", replica)),
+        ):
+            if level is not None:
+                homes.setdefault(group, set()).add(truth.domain(host[rank], truth.present_level(level)))
+    assert all(len(domains) == 1 for domains in homes.values())
     assert tuple(placement.domains.values()) == truth.counts(chosen)
     assert list(placement.domains) == truth.present()

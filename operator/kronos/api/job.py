@@ -103,6 +103,10 @@ class PlacementRules(Model):
     """The whole gang should be inside one domain of this level where possible."""
     tensor_parallel_within: LevelName | None = None
     """Each tensor-parallel group must be inside one domain of this level. Default: the narrowest that can hold it."""
+    pipeline_parallel_within: LevelName | None = None
+    """Each pipeline, with its tensor-parallel groups, must be inside one domain of this level."""
+    sharded_data_parallel_within: LevelName | None = None
+    """The ranks over which a copy of the model is sharded, with their pipelines, must be inside one domain of this level."""
 
     @property
     def named_levels(self) -> tuple[tuple[str, str], ...]:
@@ -111,6 +115,8 @@ class PlacementRules(Model):
             ("required", self.required),
             ("preferred", self.preferred),
             ("tensorParallelWithin", self.tensor_parallel_within),
+            ("pipelineParallelWithin", self.pipeline_parallel_within),
+            ("shardedDataParallelWithin", self.sharded_data_parallel_within),
         )
         return tuple((field, level) for field, level in fields if level is not None)
 

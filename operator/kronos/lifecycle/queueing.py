@@ -234,6 +234,8 @@ def _request(spec: TrainingJobSpec, candidate: Candidate, avoid: frozenset[str])
         required=spec.placement.required,
         preferred=spec.placement.preferred,
         tensor_parallel_within=spec.placement.tensor_parallel_within,
+        pipeline_parallel_within=spec.placement.pipeline_parallel_within,
+        sharded_data_parallel_within=spec.placement.sharded_data_parallel_within,
         node_selector=spec.template.node_selector,
         tolerations=spec.template.tolerations,
         avoid_nodes=avoid,

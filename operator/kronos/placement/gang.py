@@ -37,10 +37,10 @@ def place_in(room: Room, request: GangRequest) -> Placement | NoFit:
     for within in scope.anchors:
         candidates = scope.domains(within)
         for tensor_depth in scope.tensor_depths(within):
-            packing = Packing(room, request, tensor_depth)
+            packing = Packing(room, request, scope.splits(tensor_depth))
             chosen = packing.choose(candidates, need)
             if chosen is not None:
-                return _placement(room.topology, request, tensor_depth, packing.share_out(chosen, need))
+                return _placement(scope, request, tensor_depth, packing.share_out(chosen, need))
     raise AssertionError("a gang that nothing stands against has a place")
 
 
@@ -62,11 +62,12 @@ def fits_in(room: Room, request: GangRequest) -> bool:
 
 
 def _placement(
-    topology: Topology, request: GangRequest, tensor_depth: int, shares: Sequence[tuple[int, int]]
+    scope: Scope, request: GangRequest, tensor_depth: int, shares: Sequence[tuple[int, int]]
 ) -> Placement:
     """Describe the chosen nodes, each (position, ranks) in the order in which ranks are numbered."""
+    topology = scope.topology
     paths = [topology.paths[position] for position, ranks in shares for _ in range(ranks)]
-    rank_map, cost = map_ranks(request.degrees, paths, topology.link_costs, request.traffic)
+    rank_map, cost = map_ranks(request.degrees, paths, topology.link_costs, request.traffic, scope.outer)
     domains = {
         level: len({topology.paths[position][depth] for position, _ in shares})
         for depth, level in enumerate(topology.levels)

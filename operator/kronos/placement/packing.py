@@ -1,7 +1,7 @@
 """Choosing nodes: as few domains as possible, widest level first, and among those the tightest fit.
 
-Slots are packed in tensor groups: at the tensor depth, what a domain offers is rounded down to whole groups, so every
-group lies inside one domain of that depth. What is better is a single number per choice, made of
+Slots are packed in groups that nest: at the depth whose domains hold a kind of group, what a domain offers is rounded down
+to whole groups, so every group lies inside one domain of that depth. What is better is a single number per choice, made of
 
     domains used at each level, widest first       then       free slots of the used domains, nodes first
 
@@ -13,11 +13,11 @@ one that holds it, which still uses the fewest domains at the level where the ga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kronos.placement.request import GangRequest
-from kronos.placement.room import Room
+from kronos.placement.room import Room, Splits
 
 EXACT_WORK = 8_000
 """Steps (nodes times ranks) of exact search that the choice of one place may take, at about a microsecond each."""
@@ -29,23 +29,24 @@ _Way = tuple[int, int, _Nodes]
 
 
 class Packing:
-    """The search for nodes, for one request at one tensor depth. Used once: it counts its work."""
+    """The search for nodes, for one request and the depths of its groups. Used once: it counts its work."""
 
-    def __init__(self, room: Room, request: GangRequest, tensor_depth: int) -> None:
+    def __init__(self, room: Room, request: GangRequest, splits: Splits) -> None:
         self._topology = room.topology
         self._slots = room.slots(request)
-        self._group = request.degrees.tensor_parallel
-        self._tensor_depth = tensor_depth
+        self._tensor_group = request.degrees.tensor_parallel
+        self._splits = splits
+        self._groups = dict(splits)
         self._leaf_depth = len(room.topology.levels)
-        self._capacity = room.offers(request, tensor_depth)
-        self._free = room.offers(request, tensor_depth, group=1)
+        self._capacity = room.offers(request, splits)
+        self._free = room.offers(request, ())
         self._work_left = EXACT_WORK
         self._counted, self._wasted = self._units()
 
     def choose(self, candidates: Sequence[int], need: int) -> list[int] | None:
         """Positions of the best nodes for `need` ranks inside one of the domains, in the order of the tree.
 
-        The candidates are domains of one depth, `need` is whole tensor groups. None when no candidate holds them.
+        The candidates are domains of one depth, `need` is whole groups. None when no candidate holds them.
         """
         holders = [index for index in candidates if self._capacity[index] >= need]
         if not holders:
@@ -56,43 +57,55 @@ class Packing:
     def share_out(self, chosen: Sequence[int], need: int) -> list[tuple[int, int]]:
         """Divide `need` ranks over chosen nodes: (position, ranks) in the order in which ranks are numbered.
 
-        Nodes are filled one after the other, large ones first, so that one node per tensor domain at most is left
-        partly free, and nodes that turn out not to be needed (after a choice without search) are left out. Ranks are
-        numbered along the tree; where tensor groups span several nodes, nodes with whole groups come first, so that
-        fewer groups are cut.
+        Domains and nodes are filled one after the other, large ones first, so that one node per domain that holds
+        groups at most is left partly free, and nodes that turn out not to be needed (after a choice without search) are
+        left out. Ranks are numbered along the tree; where tensor groups span several nodes, nodes with whole groups come
+        first, so that fewer groups are cut.
         """
         paths = self._topology.paths
-        ranks: dict[int, int] = {}
+        ranks = {node: taken for node, taken in self._divide(chosen, need, self._splits) if taken}
+        assert sum(ranks.values()) == need, "the chosen nodes hold the gang"
         inside: dict[int, int] = {}
-        left = need
-        for room, members in self._by_tensor_domain(chosen):
-            quota = min(left, room)
-            left -= quota
-            for node in sorted(members, key=lambda node: (-self._slots[node], node)):
-                taken = min(quota, self._slots[node])
-                quota -= taken
-                if taken:
-                    ranks[node] = taken
-                    for index in paths[node]:
-                        inside[index] = inside.get(index, 0) + taken
-        assert left == 0, "the chosen nodes hold the gang"
+        for node, taken in ranks.items():
+            for index in paths[node]:
+                inside[index] = inside.get(index, 0) + taken
 
         def order(node: int) -> list[tuple[bool, int]]:
-            return [(inside[index] % self._group != 0, index) for index in paths[node]]
+            return [(inside[index] % self._tensor_group != 0, index) for index in paths[node]]
 
         return [(node, ranks[node]) for node in sorted(ranks, key=order)]
 
-    def _by_tensor_domain(self, chosen: Sequence[int]) -> list[tuple[int, list[int]]]:
-        """Chosen nodes by the domain of the tensor depth that holds them, each with its room in whole groups."""
-        groups: dict[int, list[int]] = {}
-        for node in chosen:
-            domain = self._topology.paths[node][self._tensor_depth - 1] if self._tensor_depth else 0
-            groups.setdefault(domain, []).append(node)
-        rooms = []
-        for members in groups.values():
-            room = sum(self._slots[node] for node in members)
-            rooms.append((room - room % self._group, members))
-        return sorted(rooms, key=lambda item: -item[0])
+    def _divide(self, nodes: Sequence[int], need: int, splits: Splits) -> Iterator[tuple[int, int]]:
+        """Up to `need` ranks on these nodes in whole groups: (node, ranks), ranks possibly 0."""
+        if not splits:
+            for node in sorted(nodes, key=lambda node: (-self._slots[node], node)):
+                taken = min(need, self._slots[node])
+                need -= taken
+                yield node, taken
+            return
+        (depth, _), *inner = splits
+        held = [(self._held(members, splits), members) for members in self._by_domain(nodes, depth).values()]
+        for room, members in sorted(held, key=lambda item: -item[0]):
+            quota = min(need, room)
+            need -= quota
+            yield from self._divide(members, quota, tuple(inner))
+
+    def _held(self, nodes: Sequence[int], splits: Splits) -> int:
+        """Ranks that these nodes, of one domain of the widest depth of the splits, have room for in whole groups."""
+        (_, group), *inner = splits
+        if inner:
+            inside = self._by_domain(nodes, inner[0][0]).values()
+            room = sum(self._held(members, tuple(inner)) for members in inside)
+        else:
+            room = sum(self._slots[node] for node in nodes)
+        return room - room % group
+
+    def _by_domain(self, nodes: Sequence[int], depth: int) -> dict[int, list[int]]:
+        """Nodes by the domain of a depth that holds them."""
+        found: dict[int, list[int]] = {}
+        for node in nodes:
+            found.setdefault(self._topology.paths[node][depth - 1] if depth else 0, []).append(node)
+        return found
 
     def _units(self) -> tuple[list[int], list[int]]:
         """What one used domain, and one free slot of it, cost at each depth: digits of one large number."""
@@ -146,7 +159,7 @@ class Packing:
         if holders:
             cost, nodes = self._cheapest(holders, need)
             return cost + self._own_cost(index), nodes
-        step = self._group if self._tensor_depth == self._leaf_depth else 1
+        step = self._groups.get(self._leaf_depth, 1)
         work = (domain.stop - domain.start) * (need // step)
         if work > self._work_left:
             return self._fill(index, need)
@@ -174,8 +187,7 @@ class Packing:
         worth: list[_Way] = []
         cheapest: int | None = None
         for slots, cost, nodes in sorted(best.values(), key=lambda way: (-way[0], way[1])):
-            if domain.depth == self._tensor_depth:
-                slots -= slots % self._group
+            slots -= slots % self._groups.get(domain.depth, 1)
             if slots and (cheapest is None or cost < cheapest):
                 cheapest = cost
                 if worth and worth[-1][0] == slots:

@@ -2,7 +2,8 @@
 
 Ranks are numbered along the tree of the fabric, so ranks with close numbers are close. A rank map nests the axes of the
 mesh: the innermost axis gets neighbouring ranks. The tensor axis is always innermost (choosing nodes already made room
-for it that way); of all orders of the others, the cheapest is taken, and the mesh's own order where that is as cheap.
+for it that way); of all orders of the others, the cheapest is taken, and the mesh's own order where that is as cheap. Where
+pipelines or sharded copies must lie inside domains, only maps count that keep them there.
 
 The cost of a map is bytes times seconds per byte over all messages: along the data, sharded data and tensor axes each
 rank sends to the next one of a ring, along the pipeline to the next stage.
@@ -19,6 +20,7 @@ from kronos.api.plan import Degrees
 from kronos.placement.refine import MOST_GROUPS, refined
 from kronos.placement.refine import cost as order_cost
 from kronos.placement.request import Traffic
+from kronos.placement.room import Splits
 
 AXES = ("pipeline", "data", "sharded_data", "tensor")
 """Axes of the mesh, outermost first."""
@@ -31,7 +33,11 @@ _Path = tuple[int, ...]
 
 
 def map_ranks(
-    degrees: Degrees, paths: Sequence[_Path], link_costs: Sequence[float], traffic: Traffic | None
+    degrees: Degrees,
+    paths: Sequence[_Path],
+    link_costs: Sequence[float],
+    traffic: Traffic | None,
+    outer: Splits = (),
 ) -> tuple[tuple[int, ...], float | None]:
     """Choose the rank map: `map[position in the flattened (pp, dp, fsdp, tp) mesh]` is a global rank.
 
@@ -40,6 +46,8 @@ def map_ranks(
         paths: For each rank the domains that hold it, widest level first.
         link_costs: Seconds per byte between ranks, by the number of levels whose domains they share.
         traffic: Bytes per rank, step and axis; None when not known.
+        outer: Depths whose domains must hold whole pipelines, or whole sharded copies: (depth, ranks of one). Ranks are
+            numbered so that neighbours can make such groups up.
 
     Returns:
         The map, and its cost relative to a lower bound (1.0 is the best there can be); None without traffic.
@@ -50,16 +58,17 @@ def map_ranks(
         for axis in AXES
         if sizes[axis] > 1
     }
-    outer = [axis for axis in AXES[:-1] if sizes[axis] > 1]
     nestings = []
-    for order in permutations(outer):
+    for order in permutations([axis for axis in AXES[:-1] if sizes[axis] > 1]):
         strides = _strides((*order, AXES[-1]), sizes)
         cost = sum(
             weight * _axis_cost(axis, sizes[axis], strides[axis], paths, link_costs)
             for axis, weight in weights.items()
             if weight > 0
         )
-        nestings.append((cost, _flattened(sizes, strides)))
+        rank_map = _flattened(sizes, strides)
+        if _keeps_together(rank_map, sizes, paths, outer):
+            nestings.append((cost, rank_map))
     # As cheap as another within rounding, the earlier one counts: the mesh's own order comes first.
     least = min(cost for cost, _ in nestings)
     best_cost, best = next(item for item in nestings if item[0] <= least * (1 + 1e-9))
@@ -68,7 +77,7 @@ def map_ranks(
         lanes = 1 if axis == "tensor" else sizes["tensor"]
         bound += weight * _axis_bound(axis, sizes[axis], lanes, paths, link_costs)
     if best_cost > bound * (1 + 1e-9):
-        best_cost, best = _refined(best_cost, best, nestings, sizes, weights, paths, link_costs)
+        best_cost, best = _refined(best_cost, best, nestings, sizes, weights, paths, link_costs, outer)
     if traffic is None:
         return best, None
     return best, round(best_cost / bound, 6) if bound > 0 else 1.0
@@ -82,6 +91,7 @@ def _refined(
     weights: Mapping[str, float],
     paths: Sequence[_Path],
     link_costs: Sequence[float],
+    outer: Splits,
 ) -> tuple[float, tuple[int, ...]]:
     """The cheapest map that exchanges of tensor groups lead to from any of the nestings, and what it costs."""
     lanes = sizes["tensor"]
@@ -103,10 +113,29 @@ def _refined(
     for _, nesting in nestings:
         order = refined([rank // lanes for rank in nesting[::lanes]], messages, distance)
         cost = inside + order_cost(order, messages, distance)
-        if cost < best_cost * (1 - 1e-9):
-            best_cost = cost
-            best = tuple(group * lanes + lane for group in order for lane in range(lanes))
+        rank_map = tuple(group * lanes + lane for group in order for lane in range(lanes))
+        if cost < best_cost * (1 - 1e-9) and _keeps_together(rank_map, sizes, paths, outer):
+            best_cost, best = cost, rank_map
     return best_cost, best
+
+
+def _keeps_together(
+    rank_map: Sequence[int], sizes: Mapping[str, int], paths: Sequence[_Path], outer: Splits
+) -> bool:
+    """Whether each pipeline, or sharded copy, lies inside one domain of the depth that must hold it."""
+    lanes, shards = sizes["tensor"], sizes["sharded_data"]
+    pipeline = lanes * sizes["pipeline"]
+    for depth, ranks in outer:
+        if depth == 0:
+            continue
+        homes: dict[int, int] = {}
+        for place, rank in enumerate(rank_map):
+            # The mesh is (pp, dp, fsdp, tp): what is left without its outermost axis tells the pipeline.
+            replica, shard = divmod(place // lanes % (len(rank_map) // pipeline), shards)
+            group = replica if ranks > pipeline else replica * shards + shard
+            if homes.setdefault(group, paths[rank][depth - 1]) != paths[rank][depth - 1]:
+                return False
+    return True
 
 
 def _messages(sizes: Mapping[str, int], weights: Mapping[str, float]) -> Iterator[tuple[int, int, float]]:

@@ -37,6 +37,8 @@ class GangRequest:
     Level names are those of the fabric, or `node`. `per_rank` holds what a rank needs besides its one accelerator,
     in the base units of `Node.allocatable`. Without `traffic` the order of the axes decides what sits close: tensor,
     pipeline, sharded data, data.
+
+    Groups nest: a pipeline holds its tensor groups, a sharded copy of the model its pipelines.
     """
 
     degrees: Degrees
@@ -45,6 +47,8 @@ class GangRequest:
     required: str | None = None
     preferred: str | None = None
     tensor_parallel_within: str | None = None
+    pipeline_parallel_within: str | None = None
+    sharded_data_parallel_within: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     avoid_nodes: frozenset[str] = frozenset()
@@ -62,13 +66,24 @@ class GangRequest:
         )
 
     @property
+    def nested(self) -> tuple[tuple[str, int, str | None], ...]:
+        """Groups of ranks, innermost first: (what they are called, the ranks of one, the level of which one domain must hold it)."""
+        degrees = self.degrees
+        pipeline = degrees.tensor_parallel * degrees.pipeline_parallel
+        return (
+            ("tensor groups", degrees.tensor_parallel, self.tensor_parallel_within),
+            ("pipelines", pipeline, self.pipeline_parallel_within),
+            ("sharded copies", pipeline * degrees.sharded_data_parallel, self.sharded_data_parallel_within),
+        )
+
+    @property
     def shape(self) -> Hashable:
         """Equal for two requests exactly when the same sets of nodes hold them: of the degrees, ranks and groups count."""
         return (
             self.degrees.world_size,
-            self.degrees.tensor_parallel,
             self.required,
             self.preferred,
-            self.tensor_parallel_within,
+            self.degrees.tensor_parallel,
+            tuple((ranks, level) for _, ranks, level in self.nested if level),
             self.pod_kind,
         )

@@ -31,8 +31,8 @@ class Assuming:
 
 NOW = Assuming()
 
-_Split = tuple[int, int]
-"""A tensor depth, and the size of the groups that lie inside domains of that depth."""
+Splits = tuple[tuple[int, int], ...]
+"""Depths, ascending, each with the ranks of the groups that lie inside domains of that depth. Narrower ones are smaller."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Kind:
     usable: list[bool]
     slots: list[int]
     """By node."""
-    offers: dict[_Split, list[int]] = field(default_factory=dict)
+    offers: dict[Splits, list[int]] = field(default_factory=dict)
     """By domain."""
 
 
@@ -109,20 +109,15 @@ class Room:
         """
         return self._kind(request, assuming).slots
 
-    def offers(
-        self, request: GangRequest, tensor_depth: int, assuming: Assuming = NOW, *, group: int | None = None
-    ) -> list[int]:
-        """For each domain, the ranks that it has room for when tensor groups lie inside domains of that depth.
+    def offers(self, request: GangRequest, splits: Splits, assuming: Assuming = NOW) -> list[int]:
+        """For each domain, the ranks that it has room for in whole groups that lie inside domains of those depths.
 
-        Down to the tensor depth these are whole groups; below it they are plain sums, as they are everywhere for
-        `group=1`.
+        Below the narrowest of the depths these are plain sums, as they are everywhere without groups.
         """
-        group = request.degrees.tensor_parallel if group is None else group
         kind = self._kind(request, assuming)
-        split = (tensor_depth, group)
-        if split not in kind.offers:
-            kind.offers[split] = _sum_up(self.topology, kind.slots, group, tensor_depth)
-        return kind.offers[split]
+        if splits not in kind.offers:
+            kind.offers[splits] = _sum_up(self.topology, kind.slots, splits)
+        return kind.offers[splits]
 
     def _kind(self, request: GangRequest, assuming: Assuming) -> _Kind:
         key = (request.pod_kind, assuming)
@@ -182,8 +177,8 @@ class Room:
             room = self._count(kind, position)
             if room != kind.slots[position]:
                 kind.slots[position] = room
-                for (depth, group), offered in kind.offers.items():
-                    _follow(self.topology, offered, position, room, group, depth)
+                for splits, offered in kind.offers.items():
+                    _follow(self.topology, offered, position, room, splits)
 
     def _count(self, kind: _Kind, position: int) -> int:
         """Ranks of the kind that one node has room for."""
@@ -192,41 +187,41 @@ class Room:
         return max(0, min(self._free_of(name)[position] // amount for name, amount in kind.asks))
 
 
-def _sum_up(topology: Topology, slots: Sequence[int], group: int, tensor_depth: int) -> list[int]:
-    """Slots per domain, rounded down to whole groups at the tensor depth."""
+def _sum_up(topology: Topology, slots: Sequence[int], splits: Splits) -> list[int]:
+    """Slots per domain, rounded down to whole groups at each depth that has them."""
     offered = [0] * len(topology.domains)
     before = [0, *accumulate(slots)]
-    # By position of each domain's first node: what the domains of the tensor depth offer, for those that are wider.
-    whole = [0] * len(slots)
+    groups = dict(splits)
     for depth in range(len(topology.levels), -1, -1):
-        if depth == tensor_depth - 1:
-            before = [0, *accumulate(whole)]
+        group = groups.get(depth, 1)
+        # By position of each domain's first node: what the domains of this depth offer, for those that are wider.
+        whole = [0] * len(slots) if group > 1 else None
         for index in topology.at_depth[depth]:
             domain = topology.domains[index]
             total = before[domain.stop] - before[domain.start]
-            if depth == tensor_depth:
+            if whole is not None:
                 total -= total % group
                 whole[domain.start] = total
             offered[index] = total
+        if whole is not None:
+            before = [0, *accumulate(whole)]
     return offered
 
 
-def _follow(
-    topology: Topology, offered: list[int], position: int, room: int, group: int, tensor_depth: int
-) -> None:
+def _follow(topology: Topology, offered: list[int], position: int, room: int, splits: Splits) -> None:
     """Bring what domains offer up to date after one node's slots have changed."""
     path = (0, *topology.paths[position])
+    groups = dict(splits)
     change = 0
     for depth in range(len(path) - 1, -1, -1):
         index = path[depth]
         if depth == len(path) - 1:
             total = room
-        elif depth == tensor_depth:
+        elif depth in groups:
             total = sum(offered[child] for child in topology.domains[index].children)
         else:
             total = offered[index] + change
-        if depth == tensor_depth:
-            total -= total % group
+        total -= total % groups.get(depth, 1)
         change = total - offered[index]
         if not change:
             return

@@ -1,4 +1,4 @@
-"""Which domains a request allows: for the whole gang, and for its tensor groups."""
+"""Which domains a request allows: for the whole gang, and for the groups of ranks in it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kronos.placement.answer import NoFit
 from kronos.placement.request import GangRequest
+from kronos.placement.room import Splits
 from kronos.placement.topology import Topology
 
 
@@ -20,13 +21,15 @@ class Scope:
     """Depth of the domain that should hold the whole gang, where it asks for more than `required` does."""
     tensor_limit: int
     """Depth of the widest domains that may hold a tensor group."""
-    splits_tensors: bool
-    """Whether there are tensor groups of more than one rank."""
+    tensor_group: int
+    """Ranks of a tensor group."""
+    outer: Splits
+    """Of the groups around tensor groups, those that a domain must hold: its depth, and their ranks."""
 
     @staticmethod
     def of(topology: Topology, request: GangRequest) -> Scope | NoFit:
         """Look the request's levels up; a NoFit when one that must hold something isn't there."""
-        for level in (request.required, request.preferred, request.tensor_parallel_within):
+        for level in (request.required, request.preferred, *(level for _, _, level in request.nested)):
             if level is not None and level not in topology.fabric_levels:
                 return NoFit(
                     reason="UnknownLevel",
@@ -45,12 +48,21 @@ class Scope:
         preferred = topology.depth_of(request.preferred) if request.preferred else None
         if preferred is not None and preferred <= required:
             preferred = None
+        # A group lies wherever the one around it lies, so it can't be spread wider.
+        limit = 0
+        outer = []
+        (_, tensor_group, tensor_level), *others = request.nested
+        for _, ranks, level in reversed(others):
+            limit = max(limit, _widest(topology, level))
+            if level is not None and ranks > 1:
+                outer.append((limit, ranks))
         return Scope(
             topology=topology,
             required=required,
             preferred=preferred,
-            tensor_limit=_tensor_limit(topology, request.tensor_parallel_within),
-            splits_tensors=request.degrees.tensor_parallel > 1,
+            tensor_limit=max(limit, _widest(topology, tensor_level)),
+            tensor_group=tensor_group,
+            outer=tuple(outer),
         )
 
     @property
@@ -71,11 +83,19 @@ class Scope:
     def tensor_depths(self, anchor: int) -> range:
         """Depths of domains that may hold the tensor groups of a gang inside one domain of depth `anchor`."""
         leaf_depth = len(self.topology.levels)
-        widest = max(self.tensor_limit, anchor) if self.splits_tensors else leaf_depth
+        widest = max(self.tensor_limit, anchor) if self.tensor_group > 1 else leaf_depth
         return range(leaf_depth, widest - 1, -1)
 
+    def splits(self, tensor_depth: int) -> Splits:
+        """Into how many ranks at a time the domains of a depth are used when tensor groups lie at this one."""
+        at: dict[int, int] = {}
+        for depth, ranks in ((tensor_depth, self.tensor_group), *self.outer):
+            # Each group is so many of the one inside it, so whole groups of the larger are whole ones of the smaller.
+            at[depth] = max(ranks, at.get(depth, 1))
+        return tuple(sorted((depth, ranks) for depth, ranks in at.items() if ranks > 1))
 
-def _tensor_limit(topology: Topology, level: str | None) -> int:
+
+def _widest(topology: Topology, level: str | None) -> int:
     """Depth of the widest level of the tree that is no wider than the given one; 0 without a level."""
     if level is None:
         return 0

@@ -55,9 +55,13 @@ class _Case:
         return f" in one {self.request.required}" if self.request.required else ""
 
     @property
-    def _limits_groups(self) -> bool:
-        """Whether the request says where tensor groups must lie, so that only whole groups of slots count."""
-        return self.scope.splits_tensors and self.request.tensor_parallel_within is not None
+    def _limited_groups(self) -> list[tuple[str, int, str]]:
+        """Groups of which the request says where they must lie, so that only whole ones count: (name, ranks, level)."""
+        return [
+            (name, ranks, level)
+            for name, ranks, level in self.request.nested
+            if ranks > 1 and level is not None
+        ]
 
     @property
     def _slots(self) -> str:
@@ -66,18 +70,16 @@ class _Case:
     @property
     def _asks(self) -> str:
         """What the gang needs, in words."""
-        groups = ""
-        if self._limits_groups:
-            groups = (
-                f" in tensor groups of {self.request.degrees.tensor_parallel}, "
-                f"each inside one {self.request.tensor_parallel_within}"
-            )
-        return f"{self._need} free {self._slots}{self._where}{groups}"
+        groups = [
+            f"{name} of {ranks}, each inside one {level}" for name, ranks, level in self._limited_groups
+        ]
+        inside = f" in {', and '.join(groups)}" if groups else ""
+        return f"{self._need} free {self._slots}{self._where}{inside}"
 
     def offered(self, assuming: Assuming = NOW) -> dict[int, int]:
         """What each domain that may hold the gang has room for."""
         depth = self.scope.tensor_depths(self.scope.required)[-1]
-        offers = self.room.offers(self.request, depth, assuming)
+        offers = self.room.offers(self.request, self.scope.splits(depth), assuming)
         return {index: offers[index] for index in self.scope.domains(self.scope.required)}
 
     def fits(self, offered: dict[int, int]) -> bool:
@@ -100,7 +102,7 @@ class _Case:
             )
         usable = self.room.usable(self.request, Assuming(avoiding=False))
         largest = max(empty.values(), default=0)
-        in_all = "in whole groups" if self._limits_groups else "in all"
+        in_all = "in whole groups" if self._limited_groups else "in all"
         left_out = self._left_out([at for at in offering if not usable[at]])
         missing = self._need - largest
         if not any(usable[at] for at in offering):
@@ -152,7 +154,7 @@ class _Case:
         more = (
             f"{missing} more free {self.request.resource} {'slot' if missing == 1 else 'slots'}{self._where}"
         )
-        whole = " in whole groups" if self._limits_groups else ""
+        whole = " in whole groups" if self._limited_groups else ""
         has = f"has {free[best]} free of {empty[best]}{whole}"
         short = self._short_of(NOW)
         if short:

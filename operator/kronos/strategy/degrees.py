@@ -11,6 +11,7 @@ from math import gcd, prod
 from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import Degrees
 from kronos.strategy.abilities import Abilities
+from kronos.strategy.widths import Width, Widths
 
 TENSOR_CODES = ("AttentionHeadsNotDivisible", "KeyValueHeadsNotDivisible", "FeedForwardNotDivisible")
 PIPELINE_CODES = ("FewerLayersThanStages", "TiedEmbeddings")
@@ -18,7 +19,6 @@ BATCH_CODE = "GlobalBatchNotDivisible"
 SEQUENCE_CODE = "SequenceNotDivisible"
 LANES_CODE = "LanesNotDivisible"
 CUSTOM_CODE = "CustomNotSplit"
-WIDTH_CODE = "TensorGroupTooWide"
 EXPERT_CODES = ("NoExperts", "ExpertsNotDivisible")
 
 
@@ -153,11 +153,11 @@ class Family:
 
 
 def families(
-    spec: TrainingJobSpec, abilities: Abilities, rejections: Rejections, tensor_limit: int | None = None
+    spec: TrainingJobSpec, abilities: Abilities, rejections: Rejections, widths: Widths
 ) -> Iterator[Family]:
     """Every combination that the job allows and that divides heads, layers, sequence and batch; the rest is noted.
 
-    `tensor_limit` is how many ranks a domain of `placement.tensorParallelWithin` holds; None where the job names none.
+    `widths` say how many ranks the domains hold that the job names for its groups.
 
     No world size from accelerators.min to accelerators.max is skipped: loops run over axes rather than over world
     sizes, so that a degree which divides nothing is refused once, with all the world sizes it would have led to.
@@ -183,7 +183,7 @@ def families(
     for tensor in _options(pins.tensor, high // (data_pins * pipeline_pin * context_pin)):
         if not _multiples(tensor * data_pins * pipeline_pin * context_pin, low, high):
             continue
-        if not _tensor_parallel_fits(spec, tensor, tensor_limit, rejections):
+        if not _tensor_parallel_fits(spec, tensor, widths, rejections):
             continue
         for context in _contexts(spec, pins, high // (data_pins * pipeline_pin * tensor), rejections):
             for pipeline in _options(pins.pipeline, high // (data_pins * tensor * context)):
@@ -193,10 +193,12 @@ def families(
                     batch_options = (
                         range(data_pins, data_pins + 1) if data_pins in batch_options else range(0)
                     )
-                if not batch_options or not _pipeline_parallel_fits(spec, pipeline, rejections):
+                if not batch_options or not _pipeline_parallel_fits(
+                    spec, pipeline, tensor * context, widths, rejections
+                ):
                     continue
                 for batch_ranks in _batch_ranks_that_fit(spec, pins, model_ranks, batch_options, rejections):
-                    sharded = _sharded(pins, batch_ranks)
+                    sharded = _sharded(pins, batch_ranks, widths.sharded, model_ranks, rejections)
                     for expert in _experts(spec, pins, batch_ranks, rejections) if sharded else ():
                         yield Family(tensor, pipeline, context, expert, batch_ranks, sharded)
 
@@ -265,21 +267,30 @@ def _experts(spec: TrainingJobSpec, pins: Pins, batch_ranks: int, rejections: Re
             rejections.add(EXPERT_CODES[1], partial(message.format, degree, batch_ranks))
 
 
-def _sharded(pins: Pins, batch_ranks: int) -> tuple[int, ...]:
-    """Sharded degrees that go with the pins, the largest first."""
+def _sharded(
+    pins: Pins, batch_ranks: int, width: Width | None, model_ranks: int, rejections: Rejections
+) -> tuple[int, ...]:
+    """Sharded degrees that go with the pins and that their level has room for, the largest first."""
     return tuple(
         sharded
         for sharded in reversed(divisors(batch_ranks))
-        if pins.sharded in (None, sharded) and pins.data in (None, batch_ranks // sharded)
+        if pins.sharded in (None, sharded)
+        and pins.data in (None, batch_ranks // sharded)
+        and not _too_wide(width, sharded, model_ranks, rejections)
     )
 
 
-def _tensor_parallel_fits(
-    spec: TrainingJobSpec, degree: int, limit: int | None, rejections: Rejections
-) -> bool:
+def _too_wide(width: Width | None, degree: int, inner: int, rejections: Rejections) -> bool:
+    """Whether the level that the job names for an axis has no room for such a group of it."""
+    if width is None or degree * inner <= width.slots:
+        return False
+    rejections.add(width.code, partial(width.refusal, degree, inner))
+    return True
+
+
+def _tensor_parallel_fits(spec: TrainingJobSpec, degree: int, widths: Widths, rejections: Rejections) -> bool:
     shape, structure = spec.model, spec.reproducibility.structure
-    if limit is not None and degree > limit:
-        rejections.add(WIDTH_CODE, partial(_too_wide, spec, degree, limit))
+    if _too_wide(widths.tensor, degree, 1, rejections):
         return False
     if structure is not None and structure.tensor_lanes % degree:
         rejections.add(LANES_CODE, partial(_lanes_not_divided, structure.tensor_lanes, degree))
@@ -303,14 +314,6 @@ def _tensor_parallel_fits(
     return True
 
 
-def _too_wide(spec: TrainingJobSpec, degree: int, limit: int) -> str:
-    level = spec.placement.tensor_parallel_within
-    return (
-        f"tensorParallel {degree} is more than the {limit} accelerators of a {level}, which placement.tensorParallelWithin "
-        f"names; use at most {limit}, or name a wider level"
-    )
-
-
 def _lanes_not_divided(lanes: int, degree: int) -> str:
     allowed = _one_of(divisors(lanes))
     return (
@@ -331,7 +334,9 @@ def _not_divided(degree: int, sizes: Sequence[tuple[str, int]], field: str) -> s
     )
 
 
-def _pipeline_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Rejections) -> bool:
+def _pipeline_parallel_fits(
+    spec: TrainingJobSpec, degree: int, inner: int, widths: Widths, rejections: Rejections
+) -> bool:
     layers = spec.model.layers
     if degree > layers:
         message = f"pipelineParallel {degree} exceeds model.layers {layers}; use at most {layers}"
@@ -344,7 +349,7 @@ def _pipeline_parallel_fits(spec: TrainingJobSpec, degree: int, rejections: Reje
         )
         rejections.add(PIPELINE_CODES[1], lambda: message)
         return False
-    return True
+    return not _too_wide(widths.pipeline, degree, inner, rejections)
 
 
 def _batch_ranks_that_fit(

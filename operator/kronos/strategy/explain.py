@@ -15,7 +15,6 @@ from kronos.strategy.degrees import (
     PIPELINE_CODES,
     SEQUENCE_CODE,
     TENSOR_CODES,
-    WIDTH_CODE,
     Family,
     Pins,
     Rejection,
@@ -23,6 +22,7 @@ from kronos.strategy.degrees import (
 )
 from kronos.strategy.layout import GIB, Layout
 from kronos.strategy.memory import MemoryBreakdown
+from kronos.strategy.widths import PIPELINE_CODE, SHARDED_CODE, TENSOR_CODE
 from kronos.strategy.words import MEMORY_ITEMS
 
 MEMORY = "MemoryShort"
@@ -100,8 +100,9 @@ def _pinned_codes(pins: Pins) -> frozenset[str]:
     return frozenset(
         code
         for pin, codes in (
-            (pins.tensor, (*TENSOR_CODES, LANES_CODE, CUSTOM_CODE, WIDTH_CODE)),
-            (pins.pipeline, PIPELINE_CODES),
+            (pins.tensor, (*TENSOR_CODES, LANES_CODE, CUSTOM_CODE, TENSOR_CODE)),
+            (pins.pipeline, (*PIPELINE_CODES, PIPELINE_CODE)),
+            (pins.sharded, (SHARDED_CODE,)),
             (pins.context, (SEQUENCE_CODE,)),
             (pins.expert, EXPERT_CODES),
         )

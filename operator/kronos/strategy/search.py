@@ -19,6 +19,7 @@ from kronos.strategy.degrees import Rejection, Rejections, families
 from kronos.strategy.layout import Layout, Workload
 from kronos.strategy.memory import MemoryBreakdown, MemoryModel
 from kronos.strategy.weighing import Weighing
+from kronos.strategy.widths import Widths
 
 Bottleneck = Literal["DataVolume", "ModelSize", "Both"]
 
@@ -68,8 +69,8 @@ def search(
     rejections = Rejections()
     network = Network.of(fabric, slots_per_domain)
     weighing = Weighing(workload, network, objective, abilities)
-    tensor_limit = network.slots_of(spec.placement.tensor_parallel_within)
-    candidates = weighing.candidates(list(families(spec, abilities, rejections, tensor_limit)))
+    widths = Widths.of(spec.placement, network.slots_of)
+    candidates = weighing.candidates(list(families(spec, abilities, rejections, widths)))
     if weighing.nearest is not None:
         message = explain.memory_short(accelerator, *weighing.nearest)
         rejections.add(explain.MEMORY, lambda: message, weighing.short)
