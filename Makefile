@@ -67,7 +67,8 @@ format: setup ## Format the code and mend what can be mended
 
 pytest: setup ## Run all tests but those that need real nodes
 	@# Two files at a time, since many tests wait for processes; whole files, since some share a cluster.
-	@echo "== tests" && exec $(BIN)/pytest -n 2 --dist loadfile --ignore=tests/real_nodes
+	@# Programs first: where they must be built, that takes minutes, which no test has.
+	@echo "== tests" && $(BIN)/python -m kronos.local programs && exec $(BIN)/pytest -n 2 --dist loadfile --ignore=tests/real_nodes
 
 bench: setup ## Measure how long planning takes, as JSON
 	@PYTHONPATH=tests exec $(BIN)/python -m bench

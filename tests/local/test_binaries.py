@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kronos.local import binaries, download, gobuild, versions
+from kronos.local.__main__ import main
 from kronos.local.versions import ChecksumError, Platform, UnsupportedPlatformError
 
 LINUX = Platform("linux", "amd64")
@@ -119,6 +120,15 @@ def test_without_releases_the_binaries_are_built_once(no_download: Path) -> None
     said.clear()
     assert binaries.ensure(said.append) == folder
     assert said == []
+
+
+def test_the_programs_can_be_had_before_any_is_started(
+    no_download: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_go(no_download / "bin", 'while [ "$1" != -o ]; do shift; done; echo built > "$2"; chmod +x "$2"')
+    assert main(["programs"]) == 0
+    assert "building kube-apiserver" in capsys.readouterr().err
+    assert binaries.is_complete(no_download / "cache" / LINUX.key)
 
 
 def test_two_at_once_build_once(no_download: Path) -> None:

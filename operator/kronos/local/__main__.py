@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from kronos.local.binaries import cache_folder
+from kronos.local.binaries import cache_folder, ensure
 from kronos.local.cluster import ClusterError, LocalCluster
 from kronos.local.control import ControlError, ExtraProcess, ask, stop
 from kronos.local.gobuild import BuildError
@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("down", parents=[common], help="stop the cluster and all that runs in it")
     commands.add_parser("env", parents=[common], help="print the shell lines that point kubectl at it")
     commands.add_parser("status", parents=[common], help="say what runs")
+    commands.add_parser("programs", help="obtain the control plane's programs, without starting any")
     return result
 
 
@@ -131,6 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             up(options.state, nodes, options.process)
         elif options.command == "down":
             down(options.state)
+        elif options.command == "programs":
+            ensure(show)
         elif options.command == "env":
             ask(options.state, "status")
             key = Platform.of(platform.system(), platform.machine()).key
