@@ -8,7 +8,7 @@ SETUP = @command -v python3 >/dev/null 2>&1 || { echo "Kronos needs Python 3.11 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test up down env setup crds lint format pytest clean kind-demo cluster-up cluster-down cluster-env test-cluster images bench exact
+.PHONY: help demo test up down env setup crds lint format pytest clean kind-demo cluster-up cluster-down cluster-env test-cluster images bench exact races
 
 help: ## List the commands
 	@echo "Kronos: train models on shared clusters. Commands:"
@@ -75,6 +75,9 @@ bench: setup ## Measure how long planning takes, as JSON
 
 exact: setup ## Place a thousand generated gangs and compare with the best there is, as JSON; SEED=n repeats a run
 	@PYTHONPATH=tests exec $(BIN)/python -m bench.exact $(SEED)
+
+races: setup ## Let 200 interleavings of two big jobs and a tenant race for nodes; SEED=n repeats a run
+	@KRONOS_RACES=200 KRONOS_SEED=$(SEED) exec $(BIN)/pytest -q -s tests/races
 
 clean: ## Remove what the commands made in this folder (stop the local cluster first)
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

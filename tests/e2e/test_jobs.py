@@ -266,3 +266,29 @@ def test_a_name_that_is_taken_by_somebody_else_is_named_and_left_alone(
     assert forge.names("pods") == set()
     forge.cluster.kubectl("-n", forge.name, "delete", "configmap", "taken-1-plan")
     assert forge.wait_phase("taken", "Complete", "Failed")["phase"] == "Complete"
+
+
+def test_what_is_left_of_a_deleted_job_of_the_same_name_is_waited_for(
+    forge: Forge, operator: OperatorProcess
+):
+    forge.cluster.kubectl("-n", forge.name, "create", "configmap", "again-1-plan")
+    gone = {
+        "apiVersion": "training.kronos.dev/v1alpha1",
+        "kind": "KronosTrainingJob",
+        "name": "again",
+        "uid": "00000000-0000-0000-0000-000000000000",
+    }
+    # The job it names doesn't exist, so the control plane deletes it; a finalizer holds that up as long as the test wants.
+    patch = {"metadata": {"finalizers": ["kronos.test/later"], "ownerReferences": [gone]}}
+    forge.cluster.kubectl(
+        "-n", forge.name, "patch", "configmap", "again-1-plan", "--type=merge", "-p", json.dumps(patch)
+    )
+    forge.apply(forge.manifest("again"))
+    waits = "waits until the ConfigMap of the deleted job of the same name is gone"
+    forge.wait("again", lambda status: waits in status.get("reason", ""))
+    release = '{"metadata": {"finalizers": null}}'
+    forge.cluster.kubectl(
+        "-n", forge.name, "patch", "configmap", "again-1-plan", "--type=merge", "-p", release
+    )
+    status = forge.wait_phase("again", "Complete", "Failed")
+    assert (status["phase"], status["attempt"]) == ("Complete", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import LastWords, Progress
 from kronos.api.status import TrainingJobStatus
 from kronos.lifecycle import PodView
+from kronos.placement import Taint
 from support.worlds import SLOT, World, job, node, racks
 
 
@@ -100,14 +102,12 @@ def test_two_jobs_that_need_sixty_percent_each_never_hold_half_each():
 def test_a_gang_runs_once_all_its_members_do():
     world = World(job("burner"))
     world.settle()
-    first, *others = world.gang("burner")
-    for pod in others:
-        world.edit(pod.name, phase="Running", node="a0")
+    world.start("burner", 1, 2)
     world.settle()
     assert world.status("burner").phase == "Starting"
     assert world.status("burner").reason == "2 of 3 members are running"
     assert condition(world, "PodsReady")[0] == "False"
-    world.edit(first.name, phase="Running", node="a0")
+    world.start("burner", 0)
     world.settle()
     assert world.status("burner").phase == "Running"
     assert world.status("burner").ready == "3/3"
@@ -367,6 +367,64 @@ def test_a_place_that_somebody_else_took_is_given_back_soon():
     world.now = decision.look_again
     world.settle()
     assert "lost its place" in world.status("burner").restarts[0].message
+
+
+def foreign(node: str, slots: int, **facts: Any) -> PodView:
+    return PodView("other", f"tenant-{node}", node, "Pending", node, {SLOT: slots}, **facts)
+
+
+LOSSES = {
+    "filled": ({}, [2], "others took its kronos.dev/accelerator: 2 left of 4"),
+    "filled by several": ({}, [1, 1], "others took its kronos.dev/accelerator: 2 left of 4"),
+    "cordoned": ({"schedulable": False}, [], "the node is now cordoned"),
+    "tainted": (
+        {"taints": (Taint("repair", "", "NoSchedule"),)},
+        [],
+        "the node is now with the taint repair:NoSchedule",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_place_that_went_before_its_member_was_bound_is_left_at_once_for_another(name):
+    changes, slots, why = LOSSES[name]
+    world = World(job("burner"), nodes=racks())
+    world.settle()
+    world.start("burner", 0)
+    lost = node_of(world, 1)
+    world.nodes[lost] = replace(world.nodes[lost], **changes)
+    for at, count in enumerate(slots):
+        world.pods[f"tenant-{at}"] = replace(foreign(lost, count), name=f"tenant-{at}", uid=f"tenant-{at}")
+    world.settle()
+    status = world.status("burner")
+    (record,) = status.restarts
+    assert (record.cause, record.node, status.failures) == ("PlaceLost", None, 0)
+    assert record.message == f"member 1 on {lost} wasn't bound yet when its place went: {why}"
+    assert all(pod.deleting for pod in world.gang("burner"))
+    world.reap()
+    world.later(4)
+    world.settle()
+    placement = world.status("burner").placement
+    assert placement is not None
+    assert lost not in {member.node for member in placement.members}
+
+
+def test_what_a_pod_on_its_way_out_holds_is_waited_for():
+    world = World(job("burner"), nodes=racks())
+    world.settle()
+    world.pods["tenant"] = foreign(node_of(world, 1), 4, deleting=True)
+    world.settle()
+    assert world.status("burner").phase == "Starting"
+
+
+def test_a_member_that_is_bound_keeps_its_place_whatever_happens_to_the_node():
+    world = World(job("burner"), nodes=racks())
+    world.settle()
+    world.start("burner")
+    where = node_of(world, 1)
+    world.nodes[where] = replace(world.nodes[where], schedulable=False)
+    world.settle()
+    assert world.status("burner").restarts == ()
 
 
 def test_foreign_pods_count_against_what_is_free():

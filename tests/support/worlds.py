@@ -183,11 +183,13 @@ class World:
         """Change what is observed of a pod."""
         self.pods[name] = replace(self.pods[name], **changes)
 
-    def start(self, name: str) -> None:
-        """Bind and start every pod of the gang, as the scheduler and the kubelets would."""
+    def start(self, name: str, *members: int) -> None:
+        """Bind and start pods of the gang, all where none are named, as the scheduler and the kubelets would."""
         placement = self.status(name).placement
         assert placement is not None
         for pod in self.gang(name):
+            if members and pod.member not in members:
+                continue
             self.edit(pod.name, phase="Running", node=placement.members[pod.member].node, ip="10.0.0.1")
 
     def finish(self, name: str, **progress: Any) -> None:

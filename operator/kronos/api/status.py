@@ -180,7 +180,16 @@ class RestartRecord(Lenient):
     """When."""
     attempt: int = Field(ge=1)
     """The attempt that ended."""
-    cause: Literal["TrainingFailed", "PodLost", "NodeLost", "StartTimeout", "Stopped", "Evicted", "Preempted"]
+    cause: Literal[
+        "TrainingFailed",
+        "PodLost",
+        "NodeLost",
+        "StartTimeout",
+        "PlaceLost",
+        "Stopped",
+        "Evicted",
+        "Preempted",
+    ]
     """Why, as one word; only TrainingFailed counts against restart.backoffLimit."""
     message: str = ""
     """Why, as one sentence."""

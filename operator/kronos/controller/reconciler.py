@@ -209,6 +209,8 @@ class Reconciler:
         owners = found["metadata"].get("ownerReferences") or ()
         if any(owner["uid"] == job.uid for owner in owners):
             return found
+        if any((owner["kind"], owner["name"]) == ("KronosTrainingJob", job.name) for owner in owners):
+            raise ApiError(409, f"waits until the {kind} of the deleted job of the same name is gone")
         raise ApiError(
             409,
             f"a {kind} named {metadata['name']} exists already and isn't this job's; delete it or rename the job",

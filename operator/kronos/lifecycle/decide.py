@@ -212,7 +212,9 @@ def _give_up(gang: Gang, verdict: GiveUp) -> Decision:
             finished_at=format_time(gang.now),
             **changes,
         )
-    pause = min(_BACKOFF_FIRST * 2 ** min(len(status.restarts), 16), _BACKOFF_MOST)
+    # Nothing ran, and nobody is to blame, so there is no reason to wait longer each time than it takes to look again.
+    most = _BACKOFF_FIRST if verdict.cause == "PlaceLost" else _BACKOFF_MOST
+    pause = min(_BACKOFF_FIRST * 2 ** min(len(status.restarts), 16), most)
     return _settle(
         job,
         gang.snapshot,

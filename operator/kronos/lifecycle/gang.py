@@ -22,6 +22,7 @@ from kronos.lifecycle.obstacles import (
     why_not_ready,
     why_waiting,
 )
+from kronos.lifecycle.recheck import why_place_is_lost
 from kronos.lifecycle.snapshot import JobView, PodView, Snapshot
 
 SETTLE = timedelta(seconds=5)
@@ -30,7 +31,7 @@ SILENCE = timedelta(seconds=90)
 """When members only echo another's end, and that other says nothing, this long for its node to be found lost: the control
 plane takes 50 s by default to tell that a node doesn't answer."""
 BIND_GRACE = timedelta(seconds=10)
-"""A pinned pod that the scheduler can't bind for this long has lost its place to somebody else."""
+"""A pinned pod that the scheduler can't bind for this long won't be bound."""
 
 EXIT_BAD_INPUT = 2
 """The trainer's exit code for a plan or data that no restart can mend."""
@@ -40,7 +41,7 @@ _LAST_SIGNAL = 64
 EXIT_STOPPED = 143
 """The trainer's exit code after it was asked to stop and did."""
 
-Cause = Literal["TrainingFailed", "PodLost", "NodeLost", "StartTimeout", "Stopped", "Evicted"]
+Cause = Literal["TrainingFailed", "PodLost", "NodeLost", "StartTimeout", "PlaceLost", "Stopped", "Evicted"]
 
 
 @dataclass(frozen=True)
@@ -232,8 +233,21 @@ def member_lost(gang: Gang) -> GiveUp | None:
     return None
 
 
+def place_lost(gang: Gang) -> GiveUp | None:
+    """Before a member was bound, others filled its node, or it was closed. The node itself is not to blame."""
+    if gang.started:
+        return None
+    for index, pod in enumerate(gang.members):
+        if pod is not None and (pod.node or pod.terminal):
+            continue
+        why = why_place_is_lost(gang.snapshot, gang.spec, gang.placement.members[index])
+        if why is not None:
+            return GiveUp("PlaceLost", f"{gang.name(index)} wasn't bound yet when its place went: {why}")
+    return None
+
+
 def cannot_bind(gang: Gang) -> GiveUp | None:
-    """The scheduler found a member's node taken by somebody else."""
+    """The scheduler refuses a member's node for a reason that the snapshot doesn't show."""
     for pod in gang.pods:
         since = pod.unschedulable_since
         if not pod.node and since is not None and gang.now >= since + BIND_GRACE:
@@ -279,6 +293,7 @@ POLICIES: tuple[Callable[[Gang], Verdict | None], ...] = (
     failed,
     node_lost,
     member_lost,
+    place_lost,
     cannot_bind,
     start_timed_out,
 )

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from kronos.admission import RunningJob
 from kronos.api.job import TrainingJobSpec
-from kronos.api.plan import GangMember
 from kronos.lifecycle.gang import parse_time
-from kronos.lifecycle.objects import per_rank_amounts
+from kronos.lifecycle.objects import member_amounts
 from kronos.lifecycle.snapshot import JobKey, JobView, PodView, Snapshot
 from kronos.placement import PODS
 
@@ -64,12 +63,6 @@ def _awaited(job: JobView, snapshot: Snapshot) -> Iterable[tuple[str, Mapping[st
 
 def _awaits_binding(pod: PodView | None) -> bool:
     return pod is None or (not pod.node and not pod.terminal)
-
-
-def member_amounts(spec: TrainingJobSpec, member: GangMember) -> dict[str, int]:
-    """What a member's pod requests, in base units."""
-    amounts = {name: amount * member.ranks for name, amount in per_rank_amounts(spec).items()}
-    return {spec.accelerators.resource: member.ranks, **amounts}
 
 
 def running_jobs(snapshot: Snapshot) -> list[RunningJob]:

@@ -228,6 +228,12 @@ def per_rank_amounts(spec: TrainingJobSpec) -> dict[str, int]:
     return {name: parse_quantity(text, name) for name, text in given.items() if text is not None}
 
 
+def member_amounts(spec: TrainingJobSpec, member: GangMember) -> dict[str, int]:
+    """What a member's pod requests, in base units."""
+    amounts = {name: amount * member.ranks for name, amount in per_rank_amounts(spec).items()}
+    return {spec.accelerators.resource: member.ranks, **amounts}
+
+
 def _volumes(job: JobView, spec: TrainingJobSpec) -> list[Manifest]:
     volumes: list[Manifest] = [
         {"name": "plan", "configMap": {"name": plan_name(job.name, job.status.attempt)}},

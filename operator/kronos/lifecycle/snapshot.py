@@ -137,6 +137,10 @@ class Snapshot:
         own = [pod for pod in self._pods_by_owner.get(job.uid, ()) if pod.namespace == job.namespace]
         return tuple(sorted(own, key=lambda pod: (pod.attempt, pod.member, pod.name)))
 
+    def bound_to(self, node: str) -> list[PodView]:
+        """All pods that are bound to a node, anybody's."""
+        return self._pods_by_node.get(node, [])
+
     def node(self, name: str) -> Node | None:
         """The node of that name, if it exists."""
         return self._nodes_by_name.get(name)
@@ -146,6 +150,14 @@ class Snapshot:
         index: dict[str, list[PodView]] = {}
         for pod in self.pods:
             index.setdefault(pod.owner_uid, []).append(pod)
+        return index
+
+    @cached_property
+    def _pods_by_node(self) -> Mapping[str, list[PodView]]:
+        index: dict[str, list[PodView]] = {}
+        for pod in self.pods:
+            if pod.node:
+                index.setdefault(pod.node, []).append(pod)
         return index
 
     @cached_property
