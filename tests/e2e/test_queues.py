@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kronos.local import LocalCluster
 from support.operators import Forge, OperatorProcess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.training, pytest.mark.timeout(240)]
@@ -90,3 +91,66 @@ def test_a_job_that_is_over_its_queues_quota_says_by_how_much_and_starts_when_th
     )
     assert forge.wait_phase("second", "Complete", "Failed")["phase"] == "Complete"
     assert forge.status("first")["phase"] == "Complete"
+
+
+@pytest.fixture
+def pod_groups(shared_cluster: LocalCluster) -> Iterator[None]:
+    """The cluster knows PodGroups, as with a scheduler that looks at them."""
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": "podgroups.scheduling.x-k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, stands in for the real one"},
+        },
+        "spec": {
+            "group": "scheduling.x-k8s.io",
+            "scope": "Namespaced",
+            "names": {"plural": "podgroups", "singular": "podgroup", "kind": "PodGroup"},
+            "versions": [
+                {
+                    "name": "v1alpha1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "type": "object",
+                            "properties": {
+                                "spec": {
+                                    "type": "object",
+                                    "properties": {"minMember": {"type": "integer"}},
+                                }
+                            },
+                        }
+                    },
+                }
+            ],
+        },
+    }
+    shared_cluster.kubectl("apply", "-f", "-", stdin=json.dumps(definition))
+    name = "crd/podgroups.scheduling.x-k8s.io"
+    shared_cluster.kubectl("wait", "--for=condition=Established", name, "--timeout=30s")
+    yield
+    shared_cluster.kubectl("delete", name)
+
+
+def test_a_job_that_is_left_to_another_scheduler_trains_where_that_one_puts_it(
+    forge: Forge, operator: OperatorProcess, pod_groups: None
+):
+    scheduling = {
+        "startTimeout": "2m",
+        "admission": {"by": "PodGroup", "schedulerName": "default-scheduler", "acceleratorsPerMember": 2},
+    }
+    four = {"resource": SLOT, "min": 4, "max": 4}
+    forge.apply(forge.manifest("theirs", accelerators=four, scheduling=scheduling))
+    status = forge.wait(
+        "theirs", lambda status: status.get("placement", {}).get("members", [{}])[0].get("node")
+    )
+    (group,) = forge.list("podgroups.scheduling.x-k8s.io")
+    assert (group["metadata"]["name"], group["spec"]["minMember"]) == ("theirs-1", 2)
+    pods = sorted(forge.list("pods"), key=lambda pod: pod["metadata"]["name"])
+    assert [pod["spec"]["nodeName"] for pod in pods] == [
+        member["node"] for member in status["placement"]["members"]
+    ]
+    assert forge.wait_phase("theirs", "Complete", "Failed")["phase"] == "Complete"
+    forge.delete("theirs")

@@ -132,6 +132,30 @@ class Checkpoint(Model):
     """Volume that every member of the gang can write and read."""
 
 
+class AdmissionRules(Model):
+    """Who decides when a gang starts, and on which nodes. Kronos chooses the strategy and the ranks' places all the same."""
+
+    model_config = {
+        "json_schema_extra": rules(
+            (
+                "(self.by == 'PodGroup') == has(self.schedulerName)",
+                "schedulerName goes with by: PodGroup; give both or neither",
+            ),
+        )
+    }
+
+    by: Literal["Kronos", "Kueue", "PodGroup"] = "Kronos"
+    """`Kueue`: the pods are a pod group of a LocalQueue. `PodGroup`: they are a PodGroup (scheduling.x-k8s.io) for the
+    scheduler of that name.
+    """
+    local_queue: QueueName | None = None
+    """Kueue's LocalQueue in the job's namespace. Default: the name of the job's queue."""
+    scheduler_name: str | None = Field(default=None, min_length=1, max_length=253)
+    """The scheduler of the pods."""
+    accelerators_per_member: int | None = Field(default=None, ge=1, le=1024)
+    """Most accelerators of one pod. Default: those of the largest node."""
+
+
 class Scheduling(Model):
     """When the job runs."""
 
@@ -143,6 +167,8 @@ class Scheduling(Model):
     """Longest time that the job waits for a better place although it could start in a worse one, if it is predicted to end
     earlier for it. `0s`: it takes the first place that there is.
     """
+    admission: AdmissionRules | None = None
+    """Who decides when the job starts. Default: as its queue says, else Kronos."""
     suspend: bool = False
     """True keeps the job from starting, or stops it after a checkpoint; false lets it go on."""
     start_timeout: Duration = "10m"

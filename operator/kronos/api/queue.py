@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from kronos.api.base import Lenient, Model, list_map, rules
-from kronos.api.job import QueueName
+from kronos.api.job import AdmissionRules, QueueName
 
 DEFAULT_QUEUE = "default"
 """Queue of jobs that name none; without a KronosQueue of that name they have no limits."""
@@ -60,6 +60,8 @@ class QueueSpec(Model):
     """Limits by accelerator. With none the queue has no limits; with some, its jobs can't use other accelerators."""
     weight: float = Field(default=1.0, gt=1e-6, le=1e6)
     """How much the queue may borrow, relative to others of the cohort, before they go first."""
+    admission: AdmissionRules | None = None
+    """Who decides when the queue's jobs start. Default: Kronos; quotas count only then."""
     preemption: Preemption = Preemption()
     """Whose jobs may be stopped for its jobs."""
 

@@ -129,6 +129,30 @@ class StrategyStatus(Lenient):
     """Number of accelerators beyond which more would bring less than half of their share."""
 
 
+class LeftTo(Lenient):
+    """The other system that admits the gang."""
+
+    by: Literal["Kueue", "PodGroup"]
+    """What its pods are marked for."""
+    queue: str | None = None
+    """Kueue's LocalQueue."""
+    scheduler_name: str | None = None
+    """The scheduler of its pods."""
+    required_topology: str | None = None
+    """Node label of the level that must hold the gang."""
+    preferred_topology: str | None = None
+    """Node label of the level that should hold the gang."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return (
+            f"Kueue's LocalQueue {self.queue}"
+            if self.by == "Kueue"
+            else f"the scheduler {self.scheduler_name}"
+        )
+
+
 class PlacementStatus(Lenient):
     """The reserved place of the gang."""
 
@@ -144,6 +168,13 @@ class PlacementStatus(Lenient):
     """When the place was reserved."""
     ready_at: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
     """When all members were running."""
+    left_to: LeftTo | None = None
+    """Who else decides about it; members have no node until that system has bound them all."""
+
+    @property
+    def bound(self) -> bool:
+        """Whether the members' nodes are known."""
+        return all(member.node for member in self.members)
 
 
 class ProgressStatus(Lenient):

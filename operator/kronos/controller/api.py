@@ -15,7 +15,18 @@ from kubernetes.aio import client, config
 from kronos.api import GROUP, VERSION
 
 Json = dict[str, Any]
-Kind = Literal["jobs", "fabrics", "queues", "priorities", "pods", "nodes", "services", "configmaps", "events"]
+Kind = Literal[
+    "jobs",
+    "fabrics",
+    "queues",
+    "priorities",
+    "pods",
+    "nodes",
+    "services",
+    "configmaps",
+    "events",
+    "podgroups",
+]
 
 _PREFIX: Mapping[Kind, str] = {
     "jobs": f"/apis/{GROUP}/{VERSION}",
@@ -27,6 +38,7 @@ _PREFIX: Mapping[Kind, str] = {
     "services": "/api/v1",
     "configmaps": "/api/v1",
     "events": "/api/v1",
+    "podgroups": "/apis/scheduling.x-k8s.io/v1alpha1",
 }
 _PLURAL: Mapping[Kind, str] = {
     "jobs": "kronostrainingjobs",
@@ -39,6 +51,7 @@ _KIND_OF: Mapping[str, Kind] = {
     "Service": "services",
     "ConfigMap": "configmaps",
     "Event": "events",
+    "PodGroup": "podgroups",
 }
 _PAGE = 500
 _JSON = "application/json"

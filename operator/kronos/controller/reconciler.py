@@ -204,7 +204,9 @@ class Reconciler:
     async def _existing(self, job: JobView, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """What has the name already, if it is this job's; else an ApiError that says so."""
         metadata, kind = manifest["metadata"], manifest["kind"]
-        plural = {"Pod": "pods", "Service": "services", "ConfigMap": "configmaps"}[kind]
+        plural = {"Pod": "pods", "Service": "services", "ConfigMap": "configmaps", "PodGroup": "podgroups"}[
+            kind
+        ]
         found = await self._api.get(plural, metadata["namespace"], metadata["name"])  # type: ignore[arg-type]
         owners = found["metadata"].get("ownerReferences") or ()
         if any(owner["uid"] == job.uid for owner in owners):

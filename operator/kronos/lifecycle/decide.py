@@ -33,9 +33,11 @@ from kronos.lifecycle.gang import (
     why_not_running,
 )
 from kronos.lifecycle.objects import gang_objects
+from kronos.lifecycle.planning import topology_over
 from kronos.lifecycle.queueing import Outcome, Preempted, Reservation, Wait
 from kronos.lifecycle.report import progress_status, strategy_status
 from kronos.lifecycle.snapshot import JobView, PodView, Snapshot
+from kronos.placement import GangRequest, arranged
 
 _BACKOFF_FIRST = timedelta(seconds=2)
 _BACKOFF_MOST = timedelta(minutes=5)
@@ -230,7 +232,53 @@ def _give_up(gang: Gang, verdict: GiveUp) -> Decision:
     )
 
 
+def _await_binding(gang: Gang) -> Decision:
+    """Until another system has bound every member; then the gang's nodes and the map of its ranks go on record."""
+    assert gang.placement.left_to is not None
+    nodes = [pod.node if pod is not None else "" for pod in gang.members]
+    fabric = gang.snapshot.fabrics.get(gang.spec.placement.fabric)
+    count = len(gang.members)
+    if not all(nodes) or fabric is None:
+        bound = sum(map(bool, nodes))
+        return _settle(
+            gang.job,
+            gang.snapshot,
+            "LeftToAnother",
+            phase="Queued",
+            reason=f"waits for {gang.placement.left_to.name}: {bound} of {count} pods are bound",
+            actions=_missing(gang),
+            ready=f"0/{count}",
+        )
+    request = GangRequest(degrees=gang.strategy.degrees, resource=gang.spec.accelerators.resource)
+    ranks = [member.ranks for member in gang.placement.members]
+    found = arranged(topology_over(gang.snapshot.nodes, fabric), request, nodes, ranks)
+    if found is None:
+        return _give_up(gang, GiveUp("NodeLost", "a node of the gang was gone when all its pods were bound"))
+    placement = gang.placement.model_copy(
+        update={
+            "members": found.members,
+            "rank_map": encode_ranks(found.rank_map),
+            "domains": dict(found.domains),
+            "summary": found.summary,
+            "reserved_at": format_time(gang.now),
+        }
+    )
+    return _settle(
+        gang.job,
+        gang.snapshot,
+        "PlacedTogether",
+        phase="Starting",
+        reason=f"0 of {count} members are running",
+        tell=Event("Normal", "Admitted", f"{gang.strategy.summary} on {found.summary}"),
+        # The plan is created in the next round, from the status that was really stored.
+        look_again=gang.now,
+        placement=placement,
+    )
+
+
 def _go_on(gang: Gang) -> Decision:
+    if not gang.placement.bound:
+        return _await_binding(gang)
     count = len(gang.members)
     running = sum(1 for pod in gang.pods if pod.phase == "Running")
     changes: dict[str, Any] = {"ready": f"{running}/{count}", "progress": _progress(gang)}
@@ -270,7 +318,9 @@ def _go_on(gang: Gang) -> Decision:
 
 def _missing(gang: Gang) -> tuple[Create, ...]:
     """What the gang needs and doesn't have. The pods come last, so that none waits for the rest."""
-    if all(pod is not None for pod in gang.members):
+    # Whether the plan of a gang that another system placed is there can't be seen, only whether its pods have begun.
+    plan_due = gang.placement.left_to is not None and gang.placement.bound
+    if all(pod is not None for pod in gang.members) and not plan_due:
         return ()
     needed, pods = gang_objects(gang.job, gang.spec, gang.strategy, gang.placement)
     wanted = [pod for pod, present in zip(pods, gang.members, strict=True) if present is None]
@@ -352,16 +402,25 @@ def _reserve(job: JobView, snapshot: Snapshot, reservation: Reservation) -> Deci
         rank_map=encode_ranks(placement.rank_map),
         domains=dict(placement.domains),
         reserved_at=now,
+        left_to=reservation.left_to,
     )
     strategy = strategy_status(reservation)
-    message = f"{strategy.summary} on {placement.summary}"
+    word: str
+    phase: Phase
+    if reservation.left_to is None:
+        word, phase = "PlacedTogether", "Starting"
+        reason = f"0 of {len(placement.members)} members are running"
+        tell = Event("Normal", "Admitted", f"{strategy.summary} on {placement.summary}")
+    else:
+        word, phase, reason = "LeftToAnother", "Queued", f"waits for {reservation.left_to.name}"
+        tell = Event("Normal", "LeftToAnother", f"{strategy.summary}, {placement.summary}")
     return _settle(
         job,
         snapshot,
-        "PlacedTogether",
-        phase="Starting",
-        reason=f"0 of {len(placement.members)} members are running",
-        tell=Event("Normal", "Admitted", message),
+        word,
+        phase=phase,
+        reason=reason,
+        tell=tell,
         # The last attempt's ended pods are kept for their logs; those of earlier ones would pile up.
         actions=tuple(
             Delete(pod.namespace, pod.name, pod.uid)

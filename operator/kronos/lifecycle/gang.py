@@ -77,7 +77,8 @@ class Gang:
 
     def name(self, member: int) -> str:
         """A member and its node, for people."""
-        return f"member {member} on {self.placement.members[member].node}"
+        node = self.placement.members[member].node
+        return f"member {member} on {node}" if node else f"member {member}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,8 @@ def node_lost(gang: Gang) -> GiveUp | None:
 def member_lost(gang: Gang) -> GiveUp | None:
     """A member's pod was deleted by somebody else: it is gone after the gang had started, or on its way out."""
     for index, pod in enumerate(gang.members):
-        gone = pod is None and gang.started
+        # A member that another system has bound isn't created again alone: that system admits whole gangs.
+        gone = pod is None and (gang.started or (gang.placement.left_to is not None and gang.placement.bound))
         if gone or (pod is not None and pod.deleting and not pod.terminal):
             return GiveUp(
                 "PodLost", f"the pod of {gang.name(index)} was deleted", gang.placement.members[index].node
@@ -287,6 +289,8 @@ def why_not_running(gang: Gang) -> str:
     return f"{running} of {len(gang.members)} members are running"
 
 
+_BEFORE_BOUND: tuple[Callable[[Gang], Verdict | None], ...] = (suspended, failed, member_lost)
+"""What can be said of a gang that waits for another system: it may wait for long, and pods that can't be bound are normal."""
 POLICIES: tuple[Callable[[Gang], Verdict | None], ...] = (
     completed,
     suspended,
@@ -301,4 +305,5 @@ POLICIES: tuple[Callable[[Gang], Verdict | None], ...] = (
 
 def judge(gang: Gang) -> Verdict | None:
     """The first verdict of the chain, or None when the attempt goes on."""
-    return next((verdict for policy in POLICIES if (verdict := policy(gang)) is not None), None)
+    policies = POLICIES if gang.placement.bound else _BEFORE_BOUND
+    return next((verdict for policy in policies if (verdict := policy(gang)) is not None), None)

@@ -41,12 +41,19 @@ def _take(taken: Holds, amounts: Iterable[tuple[str, Mapping[str, int]]]) -> Non
 
 
 def has_place(job: JobView) -> bool:
-    """Whether a place is reserved for the job."""
+    """Whether Kronos has reserved a place for the job; what other systems give out is seen in the pods alone."""
     return (
         job.spec is not None
         and job.status.placement is not None
+        and job.status.placement.left_to is None
         and job.status.phase not in ("Complete", "Failed")
     )
+
+
+def is_placed(job: JobView) -> bool:
+    """Whether the nodes of its gang are known, whoever chose them."""
+    placement = job.status.placement
+    return placement is not None and placement.bound and job.status.phase not in ("Complete", "Failed")
 
 
 def _awaited(job: JobView, snapshot: Snapshot) -> Iterable[tuple[str, Mapping[str, int]]]:
@@ -69,7 +76,9 @@ def running_jobs(snapshot: Snapshot) -> list[RunningJob]:
     """The jobs that hold something, as admission sees them."""
     found = []
     for _, job in sorted(snapshot.jobs.items()):
-        if job.spec is None:
+        if job.spec is None or (
+            job.status.placement is not None and job.status.placement.left_to is not None
+        ):
             continue
         placed = has_place(job) and not job.deleting
         holds = holds_of(job, snapshot)

@@ -11,6 +11,7 @@ from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import PLAN_MOUNT, RENDEZVOUS_PORT, CheckpointPlan, GangMember, Plan
 from kronos.api.quantity import parse_quantity
 from kronos.api.status import PlacementStatus, StrategyStatus, decode_ranks
+from kronos.lifecycle.delegation import marked, pod_group
 from kronos.lifecycle.snapshot import JobView
 
 Manifest = dict[str, Any]
@@ -70,11 +71,22 @@ def plan_of(
 def gang_objects(
     job: JobView, spec: TrainingJobSpec, strategy: StrategyStatus, placement: PlacementStatus
 ) -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]]:
-    """What the pods need, and the pods: the Service by which several find each other, and the plan's ConfigMap."""
-    plan = _config_map(job, spec, plan_of(job, spec, strategy, placement))
+    """What the pods need, and the pods: the Service by which several find each other, and the plan's ConfigMap.
+
+    A gang whose admission is left to another system has no plan before its nodes are known; its pods wait for it.
+    """
     pods = tuple(_pod(job, spec, index, member) for index, member in enumerate(placement.members))
+    needed: list[Manifest] = []
     # A member alone has nobody to find, and the control plane keeps two more objects for each Service.
-    return ((_service(job, spec), plan) if len(pods) > 1 else (plan,)), pods
+    if len(pods) > 1:
+        needed.append(_service(job, spec))
+    if placement.left_to is not None:
+        pods = tuple(marked(pod, job, placement) for pod in pods)
+        if placement.left_to.by == "PodGroup":
+            needed.append(pod_group(job, placement, _metadata(job, spec, "")))
+    if placement.bound:
+        needed.append(_config_map(job, spec, plan_of(job, spec, strategy, placement)))
+    return tuple(needed), pods
 
 
 def _metadata(job: JobView, spec: TrainingJobSpec, name: str, **labels: str) -> Manifest:

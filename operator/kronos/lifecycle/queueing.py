@@ -8,8 +8,10 @@ from datetime import timedelta
 
 from kronos.admission import Admitted, Option, Waiting, WaitingJob, admit
 from kronos.api.base import parse_duration
-from kronos.api.fabric import FabricSpec, FabricStatus
+from kronos.api.fabric import NODE_LEVEL, FabricSpec, FabricStatus
 from kronos.api.job import TrainingJobSpec
+from kronos.api.status import LeftTo
+from kronos.lifecycle.delegation import left_to, members_of, most_ranks
 from kronos.lifecycle.gang import parse_time
 from kronos.lifecycle.holding import held, may_preempt, priority_of, running_jobs, steps_saved
 from kronos.lifecycle.objects import per_rank_amounts
@@ -47,6 +49,8 @@ class Reservation:
     """Accelerators beyond which more would bring less than half of their share; None where that can't be said."""
     runner_up: str | None
     memory_limit_gib: float
+    left_to: LeftTo | None = None
+    """Who decides about the place; the one here has members without nodes then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
     searches: dict[JobKey, Search] = {}
     costings: dict[JobKey, _Costing] = {}
     sizes: dict[tuple[str, str], tuple[tuple[str, int], ...]] = {}
+    outcomes: dict[JobKey, Outcome] = {}
     for key, job in jobs.items():
         assert job.spec is not None
         if unqueued := why_not_queued(job, snapshot):
@@ -130,6 +135,10 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
             correction=lessons.factor(job.spec.accelerators.resource),
             avoid=suspects | _own_suspects(job, snapshot),
         )
+        other = left_to(job, snapshot)
+        if other is not None:
+            outcomes[key] = _left_to_another(snapshot, job, found, costing, other)
+            continue
         costings[key] = costing
         options = tuple(costing.option(candidate) for candidate in found.candidates)
         waiting.append(
@@ -154,7 +163,6 @@ def run_admission(snapshot: Snapshot) -> Mapping[JobKey, Outcome]:
         queues=limits(snapshot),
         now=snapshot.now.timestamp(),
     )
-    outcomes: dict[JobKey, Outcome] = {}
     for key, answer in answers.items():
         if isinstance(answer, Waiting):
             outcomes[key] = Wait(answer.reason, answer.message, answer.possible)
@@ -208,11 +216,6 @@ class _Costing:
 def _reservation(
     snapshot: Snapshot, job: JobView, found: Search, costing: _Costing, answer: Admitted[Candidate]
 ) -> Reservation:
-    assert job.spec is not None
-    name, resource = job.spec.placement.fabric, job.spec.accelerators.resource
-    fabric = snapshot.fabrics[name]
-    accelerator = fabric.accelerator(resource)
-    assert accelerator is not None, "the search refuses resources that the fabric doesn't describe"
     return Reservation(
         candidate=answer.candidate,
         search=found,
@@ -222,8 +225,46 @@ def _reservation(
         alternatives=beside(costing.question, answer.option_index),
         pays_up_to=pays_up_to(costing.question),
         runner_up=answer.runner_up,
-        memory_limit_gib=accelerator.memory,
+        memory_limit_gib=_memory(job, snapshot),
     )
+
+
+def _left_to_another(
+    snapshot: Snapshot, job: JobView, found: Search, costing: _Costing, other: LeftTo
+) -> Reservation:
+    """The best strategy, and a place that another system is to find."""
+    best = found.candidates[0]
+    node_slots = dict(costing.slots or {}).get(NODE_LEVEL, 1)
+    members = members_of(best.degrees, most_ranks(job, snapshot) or node_slots)
+    placement = Placement(
+        members=members,
+        rank_map=tuple(range(best.degrees.world_size)),
+        domains={},
+        tensor_level="",
+        summary=f"left to {other.name}",
+        cost=None,
+        node_domains=(),
+    )
+    return Reservation(
+        candidate=best,
+        search=found,
+        placement=placement,
+        time=best.time,
+        correction=costing.correction,
+        alternatives=beside(costing.question, 0),
+        pays_up_to=pays_up_to(costing.question),
+        runner_up=None,
+        memory_limit_gib=_memory(job, snapshot),
+        left_to=other,
+    )
+
+
+def _memory(job: JobView, snapshot: Snapshot) -> float:
+    """GiB of one of the job's accelerators."""
+    assert job.spec is not None
+    accelerator = snapshot.fabrics[job.spec.placement.fabric].accelerator(job.spec.accelerators.resource)
+    assert accelerator is not None, "the search refuses resources that the fabric doesn't describe"
+    return accelerator.memory
 
 
 def _request(spec: TrainingJobSpec, candidate: Candidate, avoid: frozenset[str]) -> GangRequest:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kronos.admission import Queue, Quota
 from kronos.api.queue import DEFAULT_QUEUE, QueueSpec, QueueStatus, ResourceUse
-from kronos.lifecycle.holding import by_queue, has_place
+from kronos.lifecycle.holding import by_queue, is_placed
 from kronos.lifecycle.snapshot import JobView, QueueView, Snapshot
 
 
@@ -71,7 +71,7 @@ def queue_statuses(snapshot: Snapshot) -> dict[str, QueueStatus]:
 
 
 def _status(view: QueueView, jobs: list[JobView]) -> QueueStatus:
-    running = [job for job in jobs if has_place(job)]
+    running = [job for job in jobs if is_placed(job)]
     nominal = {quota.resource: quota.nominal for quota in view.spec.quotas}
     used = dict.fromkeys(nominal, 0)
     for job in running:
@@ -83,7 +83,7 @@ def _status(view: QueueView, jobs: list[JobView]) -> QueueStatus:
     return QueueStatus(
         observed_generation=view.generation,
         running=len(running),
-        waiting=sum(1 for job in jobs if not has_place(job) and job.spec and not job.spec.scheduling.suspend),
+        waiting=sum(1 for job in jobs if not is_placed(job) and job.spec and not job.spec.scheduling.suspend),
         use=tuple(
             ResourceUse(
                 resource=resource,

@@ -1,6 +1,7 @@
 """Which nodes a gang runs on: the fabric as a tree, the fit of the whole gang, the ranks in the mesh. Pure."""
 
 from kronos.placement.answer import NoFit, Placement
+from kronos.placement.arrange import arranged
 from kronos.placement.gang import fits_in, place, place_in, why_not, why_not_in
 from kronos.placement.nodes import PODS, Node, Taint
 from kronos.placement.reach import reaches
@@ -22,6 +23,7 @@ __all__ = [
     "Topology",
     "Traffic",
     "Usage",
+    "arranged",
     "fits_in",
     "member_requests",
     "place",

@@ -9,7 +9,7 @@ from kronos.placement.answer import NoFit, Placement, count
 from kronos.placement.packing import Packing
 from kronos.placement.ranks import map_ranks
 from kronos.placement.request import GangRequest
-from kronos.placement.room import Room
+from kronos.placement.room import Room, Splits
 from kronos.placement.scope import Scope
 from kronos.placement.shortfall import explain, has_place
 from kronos.placement.topology import WHOLE, Topology
@@ -40,7 +40,8 @@ def place_in(room: Room, request: GangRequest) -> Placement | NoFit:
             packing = Packing(room, request, scope.splits(tensor_depth))
             chosen = packing.choose(candidates, need)
             if chosen is not None:
-                return _placement(scope, request, tensor_depth, packing.share_out(chosen, need))
+                shares = packing.share_out(chosen, need)
+                return described(room.topology, request, shares, tensor_depth, scope.outer)
     raise AssertionError("a gang that nothing stands against has a place")
 
 
@@ -61,13 +62,22 @@ def fits_in(room: Room, request: GangRequest) -> bool:
     return not isinstance(scope, NoFit) and has_place(room, request, scope)
 
 
-def _placement(
-    scope: Scope, request: GangRequest, tensor_depth: int, shares: Sequence[tuple[int, int]]
+def described(
+    topology: Topology,
+    request: GangRequest,
+    shares: Sequence[tuple[int, int]],
+    tensor_depth: int | None = None,
+    outer: Splits = (),
 ) -> Placement:
-    """Describe the chosen nodes, each (position, ranks) in the order in which ranks are numbered."""
-    topology = scope.topology
+    """Chosen nodes as a placement, each (position, ranks) in the order in which ranks are numbered.
+
+    `tensor_depth` is where tensor groups were placed, None where nobody saw to that: then it is found. `outer` are the
+    groups that were promised to share a domain.
+    """
     paths = [topology.paths[position] for position, ranks in shares for _ in range(ranks)]
-    rank_map, cost = map_ranks(request.degrees, paths, topology.link_costs, request.traffic, scope.outer)
+    rank_map, cost = map_ranks(request.degrees, paths, topology.link_costs, request.traffic, outer)
+    if tensor_depth is None:
+        tensor_depth = _tensor_depth(paths, request.degrees.tensor_parallel)
     domains = {
         level: len({topology.paths[position][depth] for position, _ in shares})
         for depth, level in enumerate(topology.levels)
@@ -84,6 +94,19 @@ def _placement(
         cost=cost,
         node_domains=tuple(_labels(topology, position) for position, _ in shares),
         paths=tuple(topology.paths[position] for position, _ in shares),
+    )
+
+
+def _tensor_depth(paths: Sequence[tuple[int, ...]], group: int) -> int:
+    """Depth of the narrowest domains that hold each tensor group; ranks of one are neighbours."""
+    starts = range(0, len(paths), group)
+    return next(
+        (
+            depth
+            for depth in range(len(paths[0]), 0, -1)
+            if all(len({path[depth - 1] for path in paths[at : at + group]}) == 1 for at in starts)
+        ),
+        0,
     )
 
 
