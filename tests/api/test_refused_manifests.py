@@ -276,6 +276,26 @@ BAD_JOBS: dict[str, tuple[Json, str]] = {
         {"spec.template": {"perAccelerator": {"memory": "plenty"}}},
         "spec.template.perAccelerator.memory",
     ),
+    "a node affinity without values": (
+        {"spec.template": {"nodeAffinity": [{"matchExpressions": [{"key": "gpu", "operator": "In"}]}]}},
+        "In and NotIn need values",
+    ),
+    "a node affinity that compares with words": (
+        {
+            "spec.template": {
+                "nodeAffinity": [{"matchExpressions": [{"key": "gpu", "operator": "Gt", "values": ["many"]}]}]
+            }
+        },
+        "Gt and Lt one whole number",
+    ),
+    "a scheduler of its own without a PodGroup": (
+        {"spec.scheduling": {"admission": {"by": "Kueue", "schedulerName": "mine"}}},
+        "schedulerName goes with by: PodGroup",
+    ),
+    "a PodGroup without a scheduler": (
+        {"spec.scheduling": {"admission": {"by": "PodGroup"}}},
+        "schedulerName goes with by: PodGroup",
+    ),
     "a role that can't be a label": ({"spec.role": "a role"}, "spec.role"),
 }
 

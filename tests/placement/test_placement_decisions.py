@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kronos.api.job import Toleration
+from kronos.api.job import NodeExpression, NodeTerm, Toleration
 from kronos.placement import (
     GangRequest,
     Node,
@@ -186,6 +186,45 @@ def test_chosen_nodes(nodes, usage, request_, expected):
         ),
         pytest.param({"block": "b1"}, {"node_selector": {"net/block": "b1"}}, True, id="selected"),
         pytest.param({"block": "b2"}, {"node_selector": {"net/block": "b1"}}, False, id="not selected"),
+        *(
+            pytest.param(
+                {"block": value} if value else {},
+                {"node_affinity": (NodeTerm(match_expressions=(NodeExpression(key="net/block", **ask),)),)},
+                fits,
+                id=f"{ask['operator']} {' '.join(ask.get('values', ()))} {'holds' if fits else 'fails'} for {value}",
+            )
+            for ask, value, fits in (
+                ({"operator": "In", "values": ("b1", "b2")}, "b2", True),
+                ({"operator": "In", "values": ("b1",)}, "b2", False),
+                ({"operator": "In", "values": ("b1",)}, "", False),
+                ({"operator": "NotIn", "values": ("b1",)}, "b2", True),
+                ({"operator": "NotIn", "values": ("b1",)}, "b1", False),
+                ({"operator": "NotIn", "values": ("b1",)}, "", True),
+                ({"operator": "Exists"}, "b1", True),
+                ({"operator": "Exists"}, "", False),
+                ({"operator": "DoesNotExist"}, "", True),
+                ({"operator": "DoesNotExist"}, "b1", False),
+                ({"operator": "Gt", "values": ("9",)}, "10", True),
+                ({"operator": "Gt", "values": ("10",)}, "10", False),
+                ({"operator": "Gt", "values": ("9",)}, "ten", False),
+                ({"operator": "Gt", "values": ("9",)}, "", False),
+                ({"operator": "Lt", "values": ("9",)}, "-10", True),
+                ({"operator": "Lt", "values": ("9",)}, "9", False),
+            )
+        ),
+        pytest.param(
+            {"block": "b2"},
+            {
+                "node_affinity": tuple(
+                    NodeTerm(
+                        match_expressions=(NodeExpression(key="net/block", operator="In", values=(name,)),)
+                    )
+                    for name in ("b1", "b2")
+                )
+            },
+            True,
+            id="one of several terms is enough",
+        ),
         pytest.param({}, {"avoid_nodes": frozenset({"a"})}, False, id="avoided"),
         pytest.param({"cpu": 8000}, {"per_rank": {"cpu": 2000}}, True, id="just enough cpu"),
         pytest.param({"cpu": 7999}, {"per_rank": {"cpu": 2000}}, False, id="too little cpu"),

@@ -218,6 +218,50 @@ class MemberResources(Model):
     """Memory per accelerator, such as `16Gi`; a pod that uses more than its accelerators' is ended."""
 
 
+class NodeExpression(Model):
+    """A condition on one label of a node, as in a pod's node affinity."""
+
+    model_config = {
+        "json_schema_extra": rules(
+            (
+                "self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0 : "
+                "self.operator in ['Gt', 'Lt'] ? has(self.values) && size(self.values) == 1 && "
+                "self.values[0].matches('^-?[0-9]+$') : !has(self.values) || size(self.values) == 0",
+                "In and NotIn need values, Gt and Lt one whole number, Exists and DoesNotExist none",
+            ),
+        )
+    }
+
+    key: str = Field(min_length=1, max_length=317)
+    """Label key."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    """How the label's value is compared. `NotIn` and `DoesNotExist` hold where the node lacks the label."""
+    values: tuple[LabelValue, ...] = Field(default=(), max_length=64)
+    """What it is compared with."""
+
+    @model_validator(mode="after")
+    def _values_fit(self) -> Self:
+        count = len(self.values)
+        if self.operator in ("In", "NotIn"):
+            fits = count > 0
+        elif self.operator in ("Gt", "Lt"):
+            fits = count == 1 and self.values[0].removeprefix("-").isdecimal()
+        else:
+            fits = count == 0
+        if not fits:
+            raise ValueError(
+                "In and NotIn need values, Gt and Lt one whole number, Exists and DoesNotExist none"
+            )
+        return self
+
+
+class NodeTerm(Model):
+    """Conditions on a node that hold together."""
+
+    match_expressions: tuple[NodeExpression, ...] = Field(min_length=1, max_length=32)
+    """All must hold."""
+
+
 class Template(Model):
     """The pods' details."""
 
@@ -235,6 +279,8 @@ class Template(Model):
     """Annotations of the pods, for other programs in the cluster."""
     node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=64)
     """Labels that nodes must have."""
+    node_affinity: tuple[NodeTerm, ...] = Field(default=(), max_length=16)
+    """Nodes must also match one of these terms, as one of the nodeSelectorTerms of a pod's required node affinity."""
     tolerations: tuple[Toleration, ...] = Field(default=(), max_length=64)
     """Taints that the pods tolerate."""
     service_account_name: str | None = Field(default=None, max_length=253)

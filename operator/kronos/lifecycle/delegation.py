@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kronos.api.fabric import NODE_LEVEL
+from kronos.api.job import TrainingJobSpec
 from kronos.api.plan import Degrees, GangMember
 from kronos.api.status import LeftTo, PlacementStatus
 from kronos.lifecycle.snapshot import JobView, Snapshot
@@ -61,11 +62,15 @@ def group_name(job: JobView) -> str:
     return f"{job.name}-{job.status.attempt}"
 
 
-def marked(pod: Manifest, job: JobView, placement: PlacementStatus) -> Manifest:
+def marked(pod: Manifest, job: JobView, spec: TrainingJobSpec, placement: PlacementStatus) -> Manifest:
     """The pod as the other system wants it: free to go to any node, and a member of its group."""
     rules = placement.left_to
     assert rules is not None
     pod_spec = {key: value for key, value in pod["spec"].items() if key != "affinity"}
+    if spec.template.node_affinity:
+        terms = [term.wire() for term in spec.template.node_affinity]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        pod_spec["affinity"] = {"nodeAffinity": required}
     metadata = dict(pod["metadata"])
     if rules.by == "PodGroup":
         assert rules.scheduler_name is not None

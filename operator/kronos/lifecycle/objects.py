@@ -81,7 +81,7 @@ def gang_objects(
     if len(pods) > 1:
         needed.append(_service(job, spec))
     if placement.left_to is not None:
-        pods = tuple(marked(pod, job, placement) for pod in pods)
+        pods = tuple(marked(pod, job, spec, placement) for pod in pods)
         if placement.left_to.by == "PodGroup":
             needed.append(pod_group(job, placement, _metadata(job, spec, "")))
     if placement.bound:

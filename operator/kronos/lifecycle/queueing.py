@@ -278,6 +278,7 @@ def _request(spec: TrainingJobSpec, candidate: Candidate, avoid: frozenset[str])
         pipeline_parallel_within=spec.placement.pipeline_parallel_within,
         sharded_data_parallel_within=spec.placement.sharded_data_parallel_within,
         node_selector=spec.template.node_selector,
+        node_affinity=spec.template.node_affinity,
         tolerations=spec.template.tolerations,
         avoid_nodes=avoid,
         traffic=candidate.traffic,

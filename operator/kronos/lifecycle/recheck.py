@@ -18,7 +18,8 @@ def why_place_is_lost(snapshot: Snapshot, spec: TrainingJobSpec, member: GangMem
     node = snapshot.node(member.node)
     if node is None:
         return None
-    unusable = why_unusable(node, spec.template.node_selector, spec.template.tolerations)
+    wanted = spec.template
+    unusable = why_unusable(node, wanted.node_selector, wanted.tolerations, wanted.node_affinity)
     if unusable is not None:
         return f"the node is now {unusable}"
     needed = {**member_amounts(spec, member), PODS: 1}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kronos.api.job import Toleration
+from kronos.api.job import NodeExpression, NodeTerm, Toleration
 
 PODS = "pods"
 """The resource of which every pod takes one."""
@@ -50,8 +50,35 @@ def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
     )
 
 
-def why_unusable(node: Node, selector: Mapping[str, str], tolerations: Iterable[Toleration]) -> str | None:
-    """Why pods with this selector and these tolerations can't go to the node, or None when they can.
+def matches(node: Node, term: NodeTerm) -> bool:
+    """Whether all conditions of a term hold for the node's labels, by the rules of Kubernetes."""
+    return all(_holds(node.labels.get(item.key), item) for item in term.match_expressions)
+
+
+def _holds(value: str | None, condition: NodeExpression) -> bool:
+    match condition.operator:
+        case "In":
+            return value in condition.values
+        case "NotIn":
+            return value not in condition.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            if value is None or not value.removeprefix("-").isdecimal():
+                return False
+            number, bound = int(value), int(condition.values[0])
+            return number > bound if condition.operator == "Gt" else number < bound
+
+
+def why_unusable(
+    node: Node,
+    selector: Mapping[str, str],
+    tolerations: Iterable[Toleration],
+    affinity: Sequence[NodeTerm] = (),
+) -> str | None:
+    """Why pods with this selector, these tolerations and this affinity can't go to the node, or None when they can.
 
     The answer describes the node, such as "not ready". Taints that merely ask to be avoided
     (PreferNoSchedule) don't count.
@@ -63,6 +90,8 @@ def why_unusable(node: Node, selector: Mapping[str, str], tolerations: Iterable[
     for key, value in sorted(selector.items()):
         if node.labels.get(key) != value:
             return f"without the label {key}={value}"
+    if affinity and not any(matches(node, term) for term in affinity):
+        return "outside the node affinity"
     for taint in node.taints:
         if taint.effect in _KEEPS_PODS_AWAY and not tolerates(tolerations, taint):
             return f"with the taint {taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kronos.api.job import Toleration
+from kronos.api.job import NodeTerm, Toleration
 from kronos.api.plan import Degrees
 
 
@@ -51,6 +51,7 @@ class GangRequest:
     sharded_data_parallel_within: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
+    node_affinity: tuple[NodeTerm, ...] = ()
     avoid_nodes: frozenset[str] = frozenset()
     traffic: Traffic | None = None
 
@@ -62,6 +63,7 @@ class GangRequest:
             tuple(sorted(self.per_rank.items())),
             tuple(sorted(self.node_selector.items())),
             self.tolerations,
+            self.node_affinity,
             self.avoid_nodes,
         )
 

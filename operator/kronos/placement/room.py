@@ -92,7 +92,7 @@ class Room:
 
     def usable(self, request: GangRequest, assuming: Assuming = NOW) -> list[bool]:
         """For each node, whether the gang's pods may go there, however full it is."""
-        usable = self.topology.usable(request.node_selector, request.tolerations)
+        usable = self.topology.usable(request.node_selector, request.tolerations, request.node_affinity)
         avoided = request.avoid_nodes if assuming.avoiding else frozenset()
         if not avoided:
             return usable

@@ -126,7 +126,12 @@ class _Case:
         if not positions:
             return ""
         whys = Counter(
-            why_unusable(self.room.topology.nodes[at], self.request.node_selector, self.request.tolerations)
+            why_unusable(
+                self.room.topology.nodes[at],
+                self.request.node_selector,
+                self.request.tolerations,
+                self.request.node_affinity,
+            )
             for at in positions
         )
         why, times = min(whys.items(), key=lambda item: (-item[1], str(item[0])))

@@ -18,7 +18,7 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from kronos.api.fabric import NODE_LEVEL, FabricSpec
-from kronos.api.job import Toleration
+from kronos.api.job import NodeTerm, Toleration
 from kronos.placement.nodes import NaturalKey, Node, natural_key, why_unusable
 
 WHOLE = "cluster"
@@ -128,11 +128,17 @@ class Topology:
             ordered[position] = node
         return replace(self, nodes=tuple(ordered), memory={}) if changed else self
 
-    def usable(self, selector: Mapping[str, str], tolerations: tuple[Toleration, ...]) -> list[bool]:
-        """For each node, whether pods with this selector and these tolerations may go there. A shared list: don't change it."""
-        key = ("usable", tuple(sorted(selector.items())), tolerations)
+    def usable(
+        self,
+        selector: Mapping[str, str],
+        tolerations: tuple[Toleration, ...],
+        affinity: tuple[NodeTerm, ...] = (),
+    ) -> list[bool]:
+        """For each node, whether pods that ask for such nodes may go there. A shared list: don't change it."""
+        key = ("usable", tuple(sorted(selector.items())), tolerations, affinity)
         if key not in self.memory:
-            self.remember(key, [why_unusable(node, selector, tolerations) is None for node in self.nodes])
+            usable = [why_unusable(node, selector, tolerations, affinity) is None for node in self.nodes]
+            self.remember(key, usable)
         found: list[bool] = self.memory[key]
         return found
 
