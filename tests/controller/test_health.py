@@ -43,7 +43,7 @@ def test_it_says_why_it_is_not_ready(list_age: float | None, decided: bool, reas
     operator = Operator(progress_interval=1.0)
     if list_age is not None:
         operator.listed = time.monotonic() - list_age
-        operator.reconciler = Reconciler(Api(None), operator.cache)
+        operator.reconciler = Reconciler(Api(None, None), operator.cache)
         operator.reconciler.last_round = datetime.now(UTC) if decided else None
     assert reason in operator.not_ready()
     assert bool(operator.not_ready()) == bool(reason)

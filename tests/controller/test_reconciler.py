@@ -29,11 +29,11 @@ def reconciler(seconds: float, uid: str) -> Reconciler:
     return made
 
 
-def test_another_sentence_about_a_waiting_job_waits_ten_seconds(waiting):
+def test_another_sentence_about_a_waiting_job_waits_half_a_minute(waiting):
     reworded = waiting.status.model_copy(update={"reason": "needs 11 free slots"})
     assert gist(reworded) == gist(waiting.status)
-    assert reconciler(4, waiting.uid)._can_wait_until(waiting, reworded) == START + timedelta(seconds=6)
-    assert reconciler(10, waiting.uid)._can_wait_until(waiting, reworded) is None
+    assert reconciler(4, waiting.uid)._can_wait_until(waiting, reworded) == START + timedelta(seconds=26)
+    assert reconciler(30, waiting.uid)._can_wait_until(waiting, reworded) is None
 
 
 def test_what_a_new_operator_sees_first_is_stored_at_once(waiting):

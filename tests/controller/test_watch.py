@@ -56,10 +56,9 @@ async def served(answer: Callable[[web.Request], str]) -> AsyncIterator[Api]:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         (address,) = runner.addresses
-        async with client.ApiClient(
-            client.Configuration(host=f"http://127.0.0.1:{address[1]}")
-        ) as connection:
-            yield Api(connection)
+        settings = client.Configuration(host=f"http://127.0.0.1:{address[1]}")
+        async with client.ApiClient(settings) as connection, Api.over(connection) as api:
+            yield api
     finally:
         await runner.cleanup()
 

@@ -39,7 +39,7 @@ _QUIET = 0.02
 """Seconds to gather further news after the first, so that a burst of events costs one round."""
 _AT_ONCE = 8
 """Requests in flight at once: few, so that the pods of one gang follow each other and are bound together."""
-_REWORD = timedelta(seconds=10)
+_REWORD = timedelta(seconds=30)
 """Between two sentences about one waiting job."""
 _RECOUNT = timedelta(seconds=2)
 """Between two counts of one gang's members, and two reports of its progress."""
