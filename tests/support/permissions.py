@@ -57,6 +57,7 @@ JOBS: Table = {
     "events": {"create", "list"},
     "kronostrainingjobs.training.kronos.dev": {"list", "watch"},
     "kronostrainingjobs.training.kronos.dev/status": {"update"},
+    "podgroups.scheduling.x-k8s.io": {"get", "create"},
     "pods": {"get", "create", "delete", *EVERYWHERE["pods"]},
     "services": {"get", "create"},
 }
